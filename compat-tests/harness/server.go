@@ -1,0 +1,183 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+const (
+	// ReadyText is in the line that both servers log when they accept clients.
+	ReadyText = "ready to serve client requests"
+
+	startDeadline = 60 * time.Second
+	stopDeadline  = 10 * time.Second
+	// startAttempts covers the moment between finding a free port and binding it.
+	startAttempts = 3
+)
+
+// Server is one running subject with a data directory of its own.
+type Server struct {
+	// Endpoint is the client address as host:port.
+	Endpoint string
+	// DataDir survives Stop, Kill and Restart, and goes with the test.
+	DataDir string
+
+	t        testing.TB
+	subject  Subject
+	flags    []string
+	peerAddr string
+	process  *Process
+}
+
+// Start runs the subject selected by the environment on free ports and waits
+// until it serves. flags are added to its command line.
+func Start(t testing.TB, flags ...string) *Server {
+	t.Helper()
+	return StartSubject(t, CurrentSubject(t), flags...)
+}
+
+// StartSubject is Start for a given implementation.
+func StartSubject(t testing.TB, subject Subject, flags ...string) *Server {
+	t.Helper()
+	s := &Server{t: t, subject: subject, flags: flags, DataDir: filepath.Join(t.TempDir(), "data")}
+	var err error
+	for range startAttempts {
+		s.Endpoint, s.peerAddr = FreeAddress(t), FreeAddress(t)
+		if err = s.launch(); err == nil {
+			return s
+		}
+		if !strings.Contains(err.Error(), "address already in use") {
+			break
+		}
+	}
+	t.Fatal(err)
+	return nil
+}
+
+func (s *Server) launch() error {
+	s.process = StartProcess(s.t, string(s.subject), nil, s.subject.Binary(s.t), s.args()...)
+	return s.process.AwaitOutput(ReadyText, startDeadline)
+}
+
+func (s *Server) args() []string {
+	return append([]string{
+		"--name=subject",
+		"--data-dir=" + s.DataDir,
+		"--listen-client-urls=http://" + s.Endpoint,
+		"--advertise-client-urls=http://" + s.Endpoint,
+		"--listen-peer-urls=http://" + s.peerAddr,
+		"--initial-advertise-peer-urls=http://" + s.peerAddr,
+		"--initial-cluster=subject=http://" + s.peerAddr,
+	}, s.flags...)
+}
+
+// URL is the client address as a URL.
+func (s *Server) URL() string { return "http://" + s.Endpoint }
+
+// PeerURL is the peer address as a URL.
+func (s *Server) PeerURL() string { return "http://" + s.peerAddr }
+
+// Subject tells which implementation this is.
+func (s *Server) Subject() Subject { return s.subject }
+
+// Process is the running (or last) server process.
+func (s *Server) Process() *Process { return s.process }
+
+// Stop ends the server with SIGTERM; it must leave with code 0.
+func (s *Server) Stop() {
+	s.t.Helper()
+	code, err := s.process.Terminate(stopDeadline)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	// etcd hands the signal on to itself at the end, which shows as code -1.
+	if code != 0 && !(s.subject == Etcd && code == -1) {
+		s.t.Fatalf("%s left with code %d after SIGTERM", s.subject, code)
+	}
+}
+
+// Kill ends the server with SIGKILL.
+func (s *Server) Kill() { s.process.Kill() }
+
+// Resume starts the server again on the same addresses and data.
+func (s *Server) Resume() {
+	s.t.Helper()
+	if err := s.launch(); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// Restart stops the server with SIGTERM and starts it again.
+func (s *Server) Restart() {
+	s.t.Helper()
+	s.Stop()
+	s.Resume()
+}
+
+// Client opens a client that is closed when the test ends.
+func (s *Server) Client() *clientv3.Client {
+	s.t.Helper()
+	return s.ClientWith(clientv3.Config{})
+}
+
+// ClientWith is Client with a configuration; endpoints and logger are filled in.
+func (s *Server) ClientWith(config clientv3.Config) *clientv3.Client {
+	s.t.Helper()
+	config.Endpoints = []string{s.Endpoint}
+	config.Logger = zap.NewNop()
+	if config.DialTimeout == 0 {
+		config.DialTimeout = 10 * time.Second
+	}
+	client, err := clientv3.New(config)
+	if err != nil {
+		s.t.Fatalf("client of %s: %v", s.Endpoint, err)
+	}
+	s.t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// FreeAddress finds a TCP address on the loopback interface that nobody uses.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+// Context is bounded by the given time and by the test.
+func Context(t testing.TB, within time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Eventually calls check until it returns nil; its last error fails the test.
+func Eventually(t testing.TB, within time.Duration, what string, check func() error) {
+	t.Helper()
+	deadline := time.Now().Add(within)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %v: %v", what, within, err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// Errorf is fmt.Errorf, named here so that checks of Eventually read well.
+func Errorf(format string, args ...any) error { return fmt.Errorf(format, args...) }

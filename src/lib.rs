@@ -1,0 +1,4 @@
+//! Leaseway: a server that speaks the etcd v3 API.
+
+pub mod keyspace;
+pub mod watch;
