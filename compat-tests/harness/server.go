@@ -2,7 +2,6 @@ package harness
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"path/filepath"
 	"strings"
@@ -178,6 +177,3 @@ func Eventually(t testing.TB, within time.Duration, what string, check func() er
 		time.Sleep(10 * time.Millisecond)
 	}
 }
-
-// Errorf is fmt.Errorf, named here so that checks of Eventually read well.
-func Errorf(format string, args ...any) error { return fmt.Errorf(format, args...) }
