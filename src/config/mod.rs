@@ -1,0 +1,287 @@
+//! Flags, environment and configuration file, made into one [`Config`] by a pure function.
+//!
+//! The flags are declared once, in `table.rs`. As in etcd, a flag wins over its default, a
+//! variable does too, the two together are an error, and a configuration file replaces both.
+//! Nothing here opens, binds, logs or reads the clock; what should be logged is handed out as
+//! [`Note`]s because the log can only be set up once the configuration is known.
+
+mod build;
+pub mod flags;
+mod help;
+mod sources;
+mod url;
+pub mod value;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use help::{help_text, markdown, version_text};
+pub use url::{Endpoint, Place};
+
+/// The version of etcd that this server is compatible with, and reports to clients.
+pub const ETCD_VERSION: &str = "3.7.3";
+/// The cluster and storage version that goes with [`ETCD_VERSION`].
+pub const ETCD_CLUSTER_VERSION: &str = "3.7.0";
+/// The version of this program.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What the server is told to be.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Name of this member.
+    pub name: String,
+    /// The directory that holds everything.
+    pub data_dir: PathBuf,
+    /// Where gRPC is served; HTTP too, unless `listen_client_http` names other places for it.
+    pub listen_client: Vec<Endpoint>,
+    /// Where only HTTP is served; usually empty.
+    pub listen_client_http: Vec<Endpoint>,
+    /// Where only metrics and health are served; usually empty.
+    pub listen_metrics: Vec<Endpoint>,
+    /// Client URLs for the member list.
+    pub advertise_client: Vec<Endpoint>,
+    /// Peer URLs for the member list; nobody listens there.
+    pub advertise_peer: Vec<Endpoint>,
+    /// Token that goes into the cluster id of a new data directory.
+    pub initial_cluster_token: String,
+    /// Limits on what clients may ask for.
+    pub limits: Limits,
+    /// Size in bytes at which writes are refused; none is unlimited.
+    pub quota_backend_bytes: Option<u64>,
+    /// Compaction without being asked.
+    pub auto_compaction: AutoCompaction,
+    /// Time between progress notifications on idle watches.
+    pub watch_progress_notify_interval: Duration,
+    /// Bounds on lease times.
+    pub lease: LeaseLimits,
+    /// Pings on client connections; none sends none.
+    pub keepalive: Option<Keepalive>,
+    /// Options of the listening sockets.
+    pub socket: SocketOptions,
+    /// What HTTP requests are let in.
+    pub access: Access,
+    /// What is measured.
+    pub metrics: MetricsDetail,
+    /// Where the log goes.
+    pub log: LogConfig,
+    /// Requests taking longer are logged; zero logs none.
+    pub warning_unary_request_duration: Duration,
+    /// Groups of commands taking longer are logged.
+    pub warning_apply_duration: Duration,
+    /// Answer before the disk has the data.
+    pub unsafe_no_fsync: bool,
+    /// Memory for pages of the database file, in bytes.
+    pub storage_cache_bytes: usize,
+    /// What to log about the configuration once logging works.
+    pub notes: Vec<Note>,
+}
+
+/// Limits on requests; they act before a command enters the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Largest command in bytes.
+    pub max_request_bytes: usize,
+    /// Most operations in one transaction.
+    pub max_txn_ops: usize,
+    /// Most open streams on a connection; none is unlimited.
+    pub max_concurrent_streams: Option<u32>,
+}
+
+impl Limits {
+    /// Largest gRPC message that is received: a request and half a mebibyte of overhead.
+    pub fn max_receive_bytes(&self) -> usize {
+        self.max_request_bytes.saturating_add(512 * 1024)
+    }
+}
+
+/// When history is compacted without being asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AutoCompaction {
+    /// Never.
+    Off,
+    /// What is older than this.
+    Periodic(Duration),
+    /// All but this many revisions, looked at every five minutes.
+    Revision(i64),
+}
+
+/// Bounds on the time of a lease, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeaseLimits {
+    /// Shorter ones are granted this instead.
+    pub min_ttl_s: i64,
+    /// Longer ones are refused.
+    pub max_ttl_s: i64,
+}
+
+/// Pings from the server to clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keepalive {
+    /// Time between pings.
+    pub interval: Duration,
+    /// Time to answer one.
+    pub timeout: Duration,
+}
+
+/// Options of listening sockets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SocketOptions {
+    /// SO_REUSEPORT.
+    pub reuse_port: bool,
+}
+
+/// Which HTTP requests are let in; gRPC is not concerned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Access {
+    /// Origins for cross-origin requests; none is all.
+    pub cors: Option<Vec<String>>,
+    /// Host names; none is all.
+    pub hosts: Option<Vec<String>>,
+}
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricsDetail {
+    /// Counters and the histograms of the disk.
+    Basic,
+    /// A histogram for each gRPC method as well.
+    Extensive,
+}
+
+/// Where and how to log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogConfig {
+    /// The least important level that is logged.
+    pub level: Level,
+    /// The shape of a line.
+    pub format: LogFormat,
+    /// Every line goes to each of them.
+    pub outputs: Vec<LogOutput>,
+}
+
+/// How important a log line is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    Debug,
+    Info,
+    Warn,
+    Error,
+}
+
+/// The shape of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// One JSON object a line.
+    Json,
+    /// Tab-separated, for people.
+    Console,
+}
+
+/// A place for log lines.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogOutput {
+    Stderr,
+    Stdout,
+    /// Appended to; created when missing.
+    File(PathBuf),
+}
+
+/// Something about the configuration that belongs in the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// How important it is.
+    pub level: Level,
+    /// What happened.
+    pub message: String,
+    /// Details, by name.
+    pub fields: Vec<(&'static str, String)>,
+}
+
+impl Note {
+    fn new(level: Level, message: impl Into<String>) -> Note {
+        Note { level, message: message.into(), fields: Vec::new() }
+    }
+
+    fn with(mut self, name: &'static str, value: impl Into<String>) -> Note {
+        self.fields.push((name, value.into()));
+        self
+    }
+}
+
+/// Why there is no configuration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ConfigError {
+    /// One line for a person.
+    pub message: String,
+    /// What the process should exit with: 2 for a command line that cannot be read, else 1.
+    pub exit_code: u8,
+}
+
+impl ConfigError {
+    fn new(message: impl Into<String>) -> ConfigError {
+        ConfigError { message: message.into(), exit_code: 1 }
+    }
+
+    fn usage(message: impl Into<String>) -> ConfigError {
+        ConfigError { message: message.into(), exit_code: 2 }
+    }
+}
+
+/// What the command line asks for.
+#[derive(Debug, Clone)]
+pub enum Invocation {
+    /// Run the server.
+    Run(Box<Config>),
+    /// Print the versions.
+    Version,
+    /// Print the flags.
+    Help,
+}
+
+/// Reads the whole configuration.
+///
+/// `args` are the arguments after the program's name; `read_file` gives the text of the
+/// configuration file, should one be named.
+///
+/// # Errors
+/// One line saying what is wrong, with the exit code for it.
+pub fn parse(
+    args: &[String],
+    env: &BTreeMap<String, String>,
+    read_file: impl FnOnce(&str) -> std::io::Result<String>,
+) -> Result<Invocation, ConfigError> {
+    let (mut values, request) = sources::read_arguments(args)?;
+    let config_file = match request {
+        sources::Request::Help => return Ok(Invocation::Help),
+        sources::Request::Version => return Ok(Invocation::Version),
+        sources::Request::Run { config_file } => config_file,
+    };
+    let config_file = config_file.or_else(|| env.get("ETCD_CONFIG_FILE").cloned());
+    let mut notes = Vec::new();
+    let from_file = match config_file.filter(|path| !path.is_empty()) {
+        Some(path) => {
+            let text = read_file(&path)
+                .map_err(|error| ConfigError::new(format!("configuration file {path}: {error}")))?;
+            notes.push(
+                Note::new(
+                    Level::Info,
+                    "loaded the configuration file; other flags and environment variables are ignored",
+                )
+                .with("path", &path),
+            );
+            values = sources::read_file(&path, &text, &mut notes)?;
+            true
+        }
+        None => {
+            sources::read_environment(&mut values, env, &mut notes)?;
+            false
+        }
+    };
+    notes.extend(values.ignored());
+    build::build(&values, from_file, notes).map(|config| Invocation::Run(Box::new(config)))
+}
+
+#[cfg(test)]
+mod tests;
