@@ -28,8 +28,30 @@ type Process struct {
 // StartProcess runs a command; extraEnv is added to the environment.
 func StartProcess(t testing.TB, name string, extraEnv []string, path string, args ...string) *Process {
 	t.Helper()
-	p := &Process{t: t, name: name, cmd: exec.Command(path, args...), output: &outputLog{}, exited: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), extraEnv...)
+	command := exec.Command(path, args...)
+	command.Env = append(os.Environ(), extraEnv...)
+	p := startCommand(t, name, command)
+	t.Cleanup(func() {
+		p.Kill()
+		if t.Failed() {
+			t.Logf("last output of %s:\n%s", name, p.output.tail(2500))
+		}
+	})
+	return p
+}
+
+// StartProcessWithInput runs a command that reads its standard input from a file.
+// Its output is for the caller to show: it is not logged when the test fails.
+func StartProcessWithInput(t testing.TB, name string, input *os.File, path string, args ...string) *Process {
+	t.Helper()
+	command := exec.Command(path, args...)
+	command.Stdin = input
+	return startCommand(t, name, command)
+}
+
+func startCommand(t testing.TB, name string, command *exec.Cmd) *Process {
+	t.Helper()
+	p := &Process{t: t, name: name, cmd: command, output: &outputLog{}, exited: make(chan struct{})}
 	p.cmd.Stdout = p.output
 	p.cmd.Stderr = p.output
 	p.cmd.SysProcAttr = dieWithParent()
@@ -40,12 +62,7 @@ func StartProcess(t testing.TB, name string, extraEnv []string, path string, arg
 		p.exitErr = p.cmd.Wait()
 		close(p.exited)
 	}()
-	t.Cleanup(func() {
-		p.Kill()
-		if t.Failed() {
-			t.Logf("last output of %s:\n%s", name, p.output.tail(2500))
-		}
-	})
+	t.Cleanup(p.Kill)
 	return p
 }
 
@@ -87,6 +104,9 @@ func (p *Process) Signal(signal syscall.Signal) {
 		_ = p.cmd.Process.Signal(signal)
 	}
 }
+
+// Interrupt sends SIGINT, as a terminal does on Ctrl-C.
+func (p *Process) Interrupt() { p.Signal(syscall.SIGINT) }
 
 // Terminate sends SIGTERM and waits for the end; it returns the exit code, or an
 // error if the process had to be killed after the deadline.
