@@ -1,0 +1,326 @@
+//! The Watch service: requests to the hub, notices to answers.
+
+use super::identity::Identity;
+use crate::watch::{Batch, CreateWatcher, Hub, KeyRange, Notice, Notices, StreamControl, What};
+use bytes::Bytes;
+use leaseway_proto::etcdserverpb::watch_create_request::FilterType;
+use leaseway_proto::etcdserverpb::watch_request::RequestUnion;
+use leaseway_proto::etcdserverpb::{WatchCreateRequest, WatchRequest};
+use leaseway_proto::raw::WatchReply;
+use leaseway_proto::server::etcdserverpb::watch_server::Watch;
+use parking_lot::Mutex;
+use prost::Message;
+use std::hash::{BuildHasher, RandomState};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status, Streaming};
+
+/// How often idle watchers that ask for it are told of progress, unless configured.
+pub const PROGRESS_INTERVAL_DEFAULT: Duration = Duration::from_secs(600);
+/// The shortest such interval; shorter ones are raised to it.
+pub const PROGRESS_INTERVAL_MIN: Duration = Duration::from_millis(100);
+/// What etcd allows a message on top of the largest request.
+const MESSAGE_OVERHEAD: usize = 512 * 1024;
+
+/// Settings of the service.
+#[derive(Clone, Copy, Debug)]
+pub struct WatchOptions {
+    /// Interval of periodic progress. A random part, up to a tenth, is added for each stream, so
+    /// that they do not all report at once. Zero stands for the default.
+    pub progress_interval: Duration,
+    /// Largest request in bytes. For a watcher that accepts fragments, answers of this size and
+    /// 512 KiB or more are cut.
+    pub max_request_bytes: usize,
+}
+
+impl WatchOptions {
+    fn fragment_bytes(&self) -> usize {
+        self.max_request_bytes.saturating_add(MESSAGE_OVERHEAD)
+    }
+
+    fn jittered_interval(&self) -> Duration {
+        let interval = if self.progress_interval.is_zero() {
+            PROGRESS_INTERVAL_DEFAULT
+        } else {
+            self.progress_interval.max(PROGRESS_INTERVAL_MIN)
+        };
+        let random = RandomState::new().hash_one(0u8) % 1000;
+        interval + (interval / 10_000) * random as u32
+    }
+}
+
+/// The service.
+pub struct WatchService {
+    hub: Hub,
+    identity: Identity,
+    options: WatchOptions,
+}
+
+impl WatchService {
+    /// Serves the watchers of `hub`.
+    pub fn new(hub: Hub, identity: Identity, options: WatchOptions) -> Self {
+        Self { hub, identity, options }
+    }
+}
+
+/// How a stream ends when the server ends it. Clients then watch elsewhere, or try again.
+fn stopped() -> Status {
+    Status::unavailable("etcdserver: server stopped")
+}
+
+#[tonic::async_trait]
+impl Watch for WatchService {
+    type WatchStream = Replies;
+
+    async fn watch(
+        &self,
+        request: Request<Streaming<WatchRequest>>,
+    ) -> Result<Response<Replies>, Status> {
+        let (control, notices) = self.hub.open().map_err(|_| stopped())?;
+        let failure = Arc::new(Mutex::new(None));
+        let requests = Requests {
+            inbound: request.into_inner(),
+            control,
+            interval: self.options.jittered_interval(),
+            failure: failure.clone(),
+        };
+        let reader = tokio::spawn(requests.read()).abort_handle();
+        Ok(Response::new(Replies {
+            notices,
+            fragments: None,
+            identity: self.identity,
+            fragment_bytes: self.options.fragment_bytes(),
+            failure,
+            ended: false,
+            _reader: AbortOnDrop(reader),
+        }))
+    }
+}
+
+/// The inbound half of a stream.
+struct Requests {
+    inbound: Streaming<WatchRequest>,
+    control: StreamControl,
+    interval: Duration,
+    failure: Arc<Mutex<Option<Status>>>,
+}
+
+impl Requests {
+    async fn read(mut self) {
+        let mut ticker = tokio::time::interval_at(Instant::now() + self.interval, self.interval);
+        ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut open = true;
+        loop {
+            tokio::select! {
+                request = self.inbound.message(), if open => match request {
+                    Ok(Some(request)) => {
+                        if self.obey(request).await.is_err() {
+                            return;
+                        }
+                    }
+                    // The client has nothing more to ask, and keeps listening.
+                    Ok(None) => open = false,
+                    Err(status) => {
+                        *self.failure.lock() = Some(status);
+                        self.control.close();
+                        return;
+                    }
+                },
+                _ = ticker.tick() => self.control.tick(),
+            }
+        }
+    }
+
+    async fn obey(&self, request: WatchRequest) -> Result<(), crate::watch::Closed> {
+        match request.request_union {
+            Some(RequestUnion::CreateRequest(request)) => {
+                self.control.create(watcher(&request)).await
+            }
+            Some(RequestUnion::CancelRequest(request)) => {
+                self.control.cancel(request.watch_id).await
+            }
+            Some(RequestUnion::ProgressRequest(_)) => self.control.progress().await,
+            // etcd ignores what it does not know.
+            None => Ok(()),
+        }
+    }
+}
+
+fn watcher(request: &WatchCreateRequest) -> CreateWatcher {
+    let filtered = |filter: FilterType| request.filters.contains(&(filter as i32));
+    CreateWatcher {
+        range: KeyRange::from_request(&request.key, &request.range_end),
+        start_revision: request.start_revision,
+        watch_id: request.watch_id,
+        prev_kv: request.prev_kv,
+        progress_notify: request.progress_notify,
+        fragment: request.fragment,
+        no_put: filtered(FilterType::Noput),
+        no_delete: filtered(FilterType::Nodelete),
+    }
+}
+
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The outbound half of a stream. When the client is gone the transport drops it, and everything
+/// of the stream with it.
+pub struct Replies {
+    notices: Notices,
+    fragments: Option<Fragments>,
+    identity: Identity,
+    fragment_bytes: usize,
+    /// Why the inbound half failed, if it did.
+    failure: Arc<Mutex<Option<Status>>>,
+    ended: bool,
+    _reader: AbortOnDrop,
+}
+
+impl Stream for Replies {
+    type Item = Result<WatchReply, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        if let Some(fragment) = this.fragments.as_mut().and_then(Iterator::next) {
+            return Poll::Ready(Some(Ok(fragment)));
+        }
+        this.fragments = None;
+        if this.ended {
+            return Poll::Ready(None);
+        }
+        let Some(notice) = ready!(Pin::new(&mut this.notices).poll_next(context)) else {
+            this.ended = true;
+            let failure = this.failure.lock().take();
+            return Poll::Ready(Some(Err(failure.unwrap_or_else(stopped))));
+        };
+        let (reply, fragment) = reply(notice, &this.identity);
+        if !fragment || reply.events.len() < 2 || reply.encoded_len() < this.fragment_bytes {
+            return Poll::Ready(Some(Ok(reply)));
+        }
+        let fragments = this.fragments.insert(Fragments::new(reply, this.fragment_bytes));
+        Poll::Ready(fragments.next().map(Ok))
+    }
+}
+
+/// The answer for a notice, and whether it may be cut.
+fn reply(notice: Notice, identity: &Identity) -> (WatchReply, bool) {
+    let mut reply = WatchReply {
+        header: Some(identity.header(notice.revision)),
+        watch_id: notice.watch_id,
+        ..WatchReply::default()
+    };
+    match notice.what {
+        What::Created => reply.created = true,
+        What::Refused(reason) => {
+            reply.created = true;
+            reply.canceled = true;
+            reply.cancel_reason = reason.to_owned();
+        }
+        What::Canceled => reply.canceled = true,
+        What::Compacted(revision) => {
+            reply.canceled = true;
+            reply.compact_revision = revision;
+        }
+        What::Progress => {}
+        What::Events { batch, fragment } => {
+            reply.events = Batch::pieces(&batch).to_vec();
+            return (reply, fragment);
+        }
+    }
+    (reply, false)
+}
+
+/// An answer in pieces: each as many events as stay below the limit, but at least one.
+struct Fragments {
+    template: WatchReply,
+    /// Length of a piece without events.
+    base: usize,
+    rest: std::vec::IntoIter<Bytes>,
+    limit: usize,
+}
+
+impl Fragments {
+    fn new(mut whole: WatchReply, limit: usize) -> Self {
+        let rest = std::mem::take(&mut whole.events).into_iter();
+        // Counted for the last piece too, as etcd does.
+        whole.fragment = true;
+        Self { base: whole.encoded_len(), template: whole, rest, limit }
+    }
+}
+
+impl Iterator for Fragments {
+    type Item = WatchReply;
+
+    fn next(&mut self) -> Option<WatchReply> {
+        let mut events = vec![self.rest.next()?];
+        let mut size = self.base + events[0].len();
+        while let Some(event) = self.rest.as_slice().first() {
+            size += event.len();
+            if size >= self.limit {
+                break;
+            }
+            events.extend(self.rest.next());
+        }
+        let fragment = !self.rest.as_slice().is_empty();
+        Some(WatchReply { events, fragment, ..self.template.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole(sizes: &[usize]) -> WatchReply {
+        WatchReply {
+            header: Some(Identity { cluster_id: 1, member_id: 2, raft_term: 3 }.header(9)),
+            watch_id: 4,
+            events: sizes.iter().map(|size| Bytes::from(vec![7; *size])).collect(),
+            ..WatchReply::default()
+        }
+    }
+
+    fn cut(sizes: &[usize], limit: usize) -> Vec<(Vec<usize>, bool)> {
+        Fragments::new(whole(sizes), limit)
+            .map(|reply| (reply.events.iter().map(Bytes::len).collect(), reply.fragment))
+            .collect()
+    }
+
+    #[test]
+    fn fragments_stay_below_the_limit_and_only_the_last_is_final() {
+        let base = WatchReply { fragment: true, ..whole(&[]) }.encoded_len();
+        assert_eq!(
+            cut(&[10, 10, 10, 10, 10], base + 21),
+            [(vec![10, 10], true), (vec![10, 10], true), (vec![10], false)]
+        );
+        // Reaching the limit is too much.
+        assert_eq!(cut(&[10, 10], base + 20), [(vec![10], true), (vec![10], false)]);
+        // A single event is never cut.
+        assert_eq!(
+            cut(&[100, 1, 100], base + 20),
+            [(vec![100], true), (vec![1], true), (vec![100], false)]
+        );
+    }
+
+    #[test]
+    fn the_interval_is_bounded_and_jittered() {
+        let options = |ms| WatchOptions {
+            progress_interval: Duration::from_millis(ms),
+            max_request_bytes: 0,
+        };
+        for (configured, expected) in [(0, 600_000), (1, 100), (5_000, 5_000)] {
+            let expected = Duration::from_millis(expected);
+            let interval = options(configured).jittered_interval();
+            assert!(interval >= expected && interval < expected + expected / 10);
+        }
+    }
+}
