@@ -1,2 +1,134 @@
-//! Start-up.
-fn main() {}
+//! Start-up, stage by stage.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use leaseway::config::{self, Config, Invocation, LogOutput, VERSION};
+use leaseway::data_dir::DataDir;
+use leaseway::gateway::listen::Listener;
+use leaseway::gateway::serve::{self, Server};
+use leaseway::node::Node;
+use leaseway::telemetry::log;
+use tokio::signal::unix::{SignalKind, signal};
+
+fn main() -> ExitCode {
+    let config = match configuration() {
+        Ok(Invocation::Run(config)) => config,
+        Ok(Invocation::Version) => return print(&config::version_text()),
+        Ok(Invocation::Help) => return print(&config::help_text()),
+        Err(error) => {
+            eprintln!("leaseway: {error}");
+            if error.exit_code == 2 {
+                eprintln!("Run 'leaseway --help' for the flags.");
+            }
+            return ExitCode::from(error.exit_code);
+        }
+    };
+    match start_log(&config).and_then(|()| run(&config)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            tracing::error!("{message}");
+            if !config.log.outputs.contains(&LogOutput::Stderr) {
+                eprintln!("leaseway: {message}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn configuration() -> Result<Invocation, config::ConfigError> {
+    // What is not UTF-8 cannot be a flag or one of our variables, and is shown as far as it goes.
+    let args: Vec<String> =
+        std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let env: BTreeMap<String, String> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    config::parse(&args, &env, |path| std::fs::read_to_string(path))
+}
+
+fn print(text: &str) -> ExitCode {
+    // Whoever closed the pipe has seen enough.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    ExitCode::SUCCESS
+}
+
+fn start_log(config: &Config) -> Result<(), String> {
+    log::start(&config.log).map_err(|error| {
+        eprintln!("leaseway: {error}");
+        error.to_string()
+    })?;
+    log::write_notes(&config.notes);
+    Ok(())
+}
+
+fn run(config: &Config) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| format!("cannot start threads: {error}"))?;
+    let result = runtime.block_on(serve(config));
+    // Tasks that still hold a closed connection are not waited for.
+    runtime.shutdown_background();
+    result
+}
+
+async fn serve(config: &Config) -> Result<(), String> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
+
+    tracing::info!(
+        version = VERSION,
+        etcd_version = config::ETCD_VERSION,
+        name = config.name,
+        data_dir = %config.data_dir.display(),
+        "starting leaseway"
+    );
+    let dir = DataDir::open(&config.data_dir).map_err(|error| error.to_string())?;
+    let listeners = serve::bind(config).map_err(|error| error.to_string())?;
+    let (node, app) = Node::open(config, &dir)?;
+
+    let places = places(&listeners);
+    let server = Server::start(config, listeners, app);
+    tracing::info!("ready to serve client requests");
+    greet(config, &places);
+
+    let outcome = tokio::select! {
+        _ = terminate.recv() => stopping("terminated"),
+        _ = interrupt.recv() => stopping("interrupt"),
+        reason = node.failed() => Err(reason),
+    };
+
+    node.announce_stop();
+    server.stop().await;
+    node.close().await;
+    drop(dir);
+    if outcome.is_ok() {
+        tracing::info!("stopped");
+    }
+    outcome
+}
+
+fn stopping(signal: &str) -> Result<(), String> {
+    tracing::info!(signal, "received signal; shutting down");
+    Ok(())
+}
+
+fn places(listeners: &[Listener]) -> String {
+    let urls: Vec<String> = listeners.iter().map(|listener| listener.address.to_string()).collect();
+    urls.join(", ")
+}
+
+/// One line for a person, apart from the log.
+fn greet(config: &Config, places: &str) {
+    let line = format!(
+        "Leaseway {VERSION} serves the etcd {} API on {places}; data is in {}\n",
+        config::ETCD_VERSION,
+        config.data_dir.display()
+    );
+    if config.log.outputs.contains(&LogOutput::Stdout) {
+        let _ = std::io::stderr().write_all(line.as_bytes());
+    } else {
+        let _ = std::io::stdout().write_all(line.as_bytes());
+    }
+}

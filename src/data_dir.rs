@@ -1,0 +1,122 @@
+//! The data directory: made when missing, and held by one process at a time.
+
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// The file that is locked. It stays behind, unlocked, when the process ends in whatever way.
+const LOCK_FILE: &str = "LOCK";
+/// The folder by which a directory of etcd's is known.
+const ETCD_FOLDER: &str = "member";
+
+/// A data directory that this process holds.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    /// Locked for as long as it is open.
+    _lock: File,
+}
+
+/// Why a data directory cannot be used. Each text names the directory.
+#[derive(Debug, thiserror::Error)]
+pub enum DataDirError {
+    #[error("cannot access data directory {path}: {source}")]
+    Access { path: String, source: io::Error },
+    #[error("data directory {path} is in use by another process{holder}")]
+    InUse { path: String, holder: String },
+    #[error(
+        "data directory {path} holds the data of an etcd member ({path}/member), which this server \
+         cannot use; choose another --data-dir"
+    )]
+    Etcd { path: String },
+}
+
+impl DataDir {
+    /// Makes the directory if need be (readable by its owner only) and takes hold of it.
+    ///
+    /// # Errors
+    /// A directory that cannot be made or written to, is held by another process, or is etcd's.
+    pub fn open(path: &Path) -> Result<DataDir, DataDirError> {
+        let shown = path.display().to_string();
+        let access = |source| DataDirError::Access { path: shown.clone(), source };
+        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(access)?;
+        if path.join(ETCD_FOLDER).is_dir() {
+            return Err(DataDirError::Etcd { path: shown });
+        }
+        let mut lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path.join(LOCK_FILE))
+            .map_err(access)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(DataDirError::InUse { path: shown, holder: holder(&mut lock) });
+            }
+            Err(TryLockError::Error(error)) => return Err(access(error)),
+        }
+        // For the message that another process may have to show; nothing depends on it.
+        let _ = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
+        Ok(DataDir { path: path.to_owned(), _lock: lock })
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Who holds the lock, as far as the file says.
+fn holder(lock: &mut File) -> String {
+    let mut text = String::new();
+    let read = lock.take(32).read_to_string(&mut text);
+    match (read, text.trim().parse::<u32>()) {
+        (Ok(_), Ok(pid)) => format!(" (process {pid})"),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_directory_is_made_for_its_owner_and_held_once() {
+        let parent = tempfile::tempdir().expect("temporary directory");
+        let path = parent.path().join("a/b");
+        let held = DataDir::open(&path).expect("fresh directory");
+        let mode = std::fs::metadata(&path).expect("made").permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        let error = DataDir::open(&path).expect_err("held").to_string();
+        let want = format!("is in use by another process (process {})", std::process::id());
+        assert!(error.contains(&want) && error.contains("a/b"), "{error}");
+        drop(held);
+        DataDir::open(&path).expect("free again");
+    }
+
+    #[test]
+    fn a_directory_of_etcd_is_left_alone() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        std::fs::create_dir(dir.path().join("member")).expect("folder");
+        let error = DataDir::open(dir.path()).expect_err("etcd's");
+        assert!(matches!(error, DataDirError::Etcd { .. }), "{error}");
+        assert!(!dir.path().join(LOCK_FILE).exists());
+    }
+
+    #[test]
+    fn a_file_in_its_place_is_named() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path().join("file");
+        std::fs::write(&path, "").expect("file");
+        let error = DataDir::open(&path).expect_err("a file").to_string();
+        assert!(
+            error.starts_with("cannot access data directory ") && error.contains("file"),
+            "{error}"
+        );
+    }
+}

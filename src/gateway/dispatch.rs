@@ -1,0 +1,297 @@
+//! From a gRPC request to its service, and back.
+//!
+//! The services are looked up by the name in the path; there is no router in between. What every
+//! call has in common is done here: its form is checked, its deadline kept, its end counted, and
+//! errors of the gRPC library are put into etcd's words.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response, header};
+use http_body::Frame;
+use hyper::body::Incoming;
+use tonic::body::Body;
+use tonic::codegen::{BoxFuture, Service};
+use tonic::server::NamedService;
+use tonic::{Code, Status};
+
+use super::transport::{self, Refusal};
+use crate::telemetry::grpc::{self, Flow, Method};
+use crate::telemetry::{Gauge, Metrics};
+
+/// The text of a call that took longer than its client allowed.
+const DEADLINE_TEXT: &str = "context deadline exceeded";
+const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+
+/// A gRPC service, whatever its type.
+trait AnyService: Send + Sync {
+    fn call(&self, request: Request<Incoming>) -> BoxFuture<Response<Body>, Infallible>;
+}
+
+impl<S> AnyService for S
+where
+    S: Service<
+            Request<Incoming>,
+            Response = Response<Body>,
+            Error = Infallible,
+            Future = BoxFuture<Response<Body>, Infallible>,
+        > + Clone
+        + Send
+        + Sync,
+{
+    fn call(&self, request: Request<Incoming>) -> BoxFuture<Response<Body>, Infallible> {
+        // Generated services are always ready, and cheap to clone.
+        Service::call(&mut self.clone(), request)
+    }
+}
+
+/// The gRPC services of the server.
+pub struct Services {
+    /// In the order in which they were added, the busiest first.
+    entries: Vec<(&'static str, Box<dyn AnyService>)>,
+    metrics: Arc<Metrics>,
+    slow_call: Duration,
+    unary_in_flight: Gauge,
+}
+
+impl Services {
+    /// No services yet. Unary calls taking longer than `slow_call` are logged, unless it is zero.
+    pub fn new(metrics: Arc<Metrics>, slow_call: Duration) -> Services {
+        Services { entries: Vec::new(), metrics, slow_call, unary_in_flight: Gauge::default() }
+    }
+
+    /// Adds a generated server. Set its message limits and compression before.
+    #[must_use]
+    pub fn add<S>(mut self, service: S) -> Services
+    where
+        S: Service<
+                Request<Incoming>,
+                Response = Response<Body>,
+                Error = Infallible,
+                Future = BoxFuture<Response<Body>, Infallible>,
+            > + NamedService
+            + Clone
+            + Send
+            + Sync
+            + 'static,
+    {
+        self.entries.push((S::NAME, Box::new(service)));
+        self
+    }
+
+    /// Unary calls that are being answered.
+    pub fn unary_in_flight(&self) -> i64 {
+        self.unary_in_flight.get()
+    }
+
+    /// Answers one gRPC call.
+    pub async fn call(&self, request: Request<Incoming>) -> Response<Body> {
+        let (parts, body) = request.into_parts();
+        if let Err(refusal) = transport::check_call(&parts) {
+            return refuse(refusal);
+        }
+        let content_type = parts.headers.get(header::CONTENT_TYPE).filter(|t| **t != GRPC).cloned();
+        let mut response = match self.find(parts.uri.path()) {
+            Err(status) => status.into_http(),
+            Ok(call) => match transport::timeout(&parts.headers) {
+                Err(refusal) => return refuse(refusal),
+                Ok(timeout) => self.run(call, timeout, Request::from_parts(parts, body)).await,
+            },
+        };
+        if let Some(content_type) = content_type {
+            response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+        }
+        response
+    }
+
+    /// The service and method that a path names.
+    fn find(&self, path: &str) -> Result<Call<'_>, Status> {
+        let Some((service, method)) = path.strip_prefix('/').unwrap_or(path).rsplit_once('/')
+        else {
+            return Err(Status::unimplemented(format!("malformed method name: {path:?}")));
+        };
+        match self.entries.iter().find(|(name, _)| *name == service) {
+            None => Err(Status::unimplemented(format!("unknown service {service}"))),
+            Some((_, handler)) => match grpc::find(service, method) {
+                None => Err(Status::unimplemented(format!(
+                    "unknown method {method} for service {service}"
+                ))),
+                Some(method) => Ok(Call { handler: handler.as_ref(), method }),
+            },
+        }
+    }
+
+    async fn run(
+        &self,
+        call: Call<'_>,
+        timeout: Option<Duration>,
+        request: Request<Incoming>,
+    ) -> Response<Body> {
+        let started = Instant::now();
+        self.metrics.grpc.started(call.method);
+        let mut ended = Ended { metrics: &self.metrics, call: Some((call.method, started)) };
+        let _held = (call.method.flow == Flow::Unary).then(|| self.unary_in_flight.hold());
+        let path = self.path_if_slow_matters(&request);
+        let answer = call.handler.call(request);
+        let Ok(mut response) = match timeout {
+            None => answer.await,
+            Some(timeout) => match tokio::time::timeout(timeout, answer).await {
+                Ok(response) => response,
+                Err(_) => Ok(Status::deadline_exceeded(DEADLINE_TEXT).into_http()),
+            },
+        };
+        let failed = response.headers().get("grpc-status").map(code_of);
+        if let Some(code) = failed {
+            translate(code, &mut response);
+        }
+        if call.method.flow != Flow::Unary && failed.is_none() {
+            ended.call = None;
+            let deadline = timeout.and_then(|timeout| started.checked_add(timeout));
+            let metrics = self.metrics.clone();
+            return response.map(|body| {
+                Body::new(StreamBody {
+                    body,
+                    deadline: deadline.map(|at| Box::pin(tokio::time::sleep_until(at.into()))),
+                    end: Some((metrics, call.method, started)),
+                })
+            });
+        }
+        ended.with(failed.map_or(Code::Ok, |_| code_of_response(&response)));
+        if let Some(path) = path
+            && started.elapsed() > self.slow_call
+        {
+            tracing::warn!(
+                method = path,
+                took = ?started.elapsed(),
+                expected_duration = ?self.slow_call,
+                "request took longer than expected"
+            );
+        }
+        response
+    }
+
+    /// The path for a log line, kept only when a slow call would be logged.
+    fn path_if_slow_matters(&self, request: &Request<Incoming>) -> Option<String> {
+        (!self.slow_call.is_zero()).then(|| request.uri().path().to_owned())
+    }
+}
+
+struct Call<'a> {
+    handler: &'a dyn AnyService,
+    method: Method,
+}
+
+/// Counts the end of a call, also when its future is dropped because the client went away.
+struct Ended<'a> {
+    metrics: &'a Metrics,
+    call: Option<(Method, Instant)>,
+}
+
+impl Ended<'_> {
+    fn with(&mut self, code: Code) {
+        if let Some((method, started)) = self.call.take() {
+            self.metrics.grpc.handled(method, code as i32, started.elapsed());
+        }
+    }
+}
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.with(Code::Cancelled);
+    }
+}
+
+fn refuse(refusal: Refusal) -> Response<Body> {
+    let mut response = refusal.status.into_http();
+    *response.status_mut() = refusal.http;
+    response
+}
+
+fn code_of(value: &HeaderValue) -> Code {
+    Code::from_bytes(value.as_bytes())
+}
+
+fn code_of_response(response: &Response<Body>) -> Code {
+    response.headers().get("grpc-status").map_or(Code::Ok, code_of)
+}
+
+/// Puts an error that the gRPC library made into etcd's words.
+fn translate(code: Code, response: &mut Response<Body>) {
+    // Only these can come from the library, and the library never encodes what it says.
+    if !matches!(code, Code::OutOfRange | Code::Unimplemented | Code::Internal) {
+        return;
+    }
+    let Some(status) = Status::from_header_map(response.headers()) else { return };
+    if let Some(status) = transport::unary_error(code, status.message()) {
+        *response = status.into_http();
+    }
+}
+
+/// The body of a streamed answer: ends at the call's deadline, and is counted when it ends.
+struct StreamBody {
+    body: Body,
+    deadline: Option<Pin<Box<tokio::time::Sleep>>>,
+    /// Until the end has been counted.
+    end: Option<(Arc<Metrics>, Method, Instant)>,
+}
+
+impl StreamBody {
+    fn count(&mut self, code: Code) {
+        if let Some((metrics, method, started)) = self.end.take() {
+            metrics.grpc.handled(method, code as i32, started.elapsed());
+        }
+    }
+}
+
+impl http_body::Body for StreamBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if self.end.is_none() {
+            return Poll::Ready(None);
+        }
+        if let Some(deadline) = &mut self.deadline
+            && deadline.as_mut().poll(context).is_ready()
+        {
+            self.count(Code::DeadlineExceeded);
+            let mut trailers = HeaderMap::new();
+            // Adding a status to fresh headers cannot fail on a plain text.
+            let _ = Status::deadline_exceeded(DEADLINE_TEXT).add_header(&mut trailers);
+            return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+        }
+        let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(context));
+        match &frame {
+            Some(Ok(frame)) => {
+                if let Some(trailers) = frame.trailers_ref() {
+                    let code = trailers.get("grpc-status").map_or(Code::Unknown, code_of);
+                    self.count(code);
+                }
+            }
+            Some(Err(status)) => {
+                let code = status.code();
+                self.count(code);
+            }
+            None => self.count(Code::Ok),
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.end.is_none() || self.body.is_end_stream()
+    }
+}
+
+impl Drop for StreamBody {
+    fn drop(&mut self) {
+        // The client went away, or the server is stopping.
+        self.count(Code::Cancelled);
+    }
+}

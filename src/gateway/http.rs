@@ -1,0 +1,333 @@
+//! The plain HTTP endpoints: health, version and metrics, with etcd's bodies and headers.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use leaseway_proto::etcdserverpb::AlarmType;
+use tonic::body::Body;
+
+use crate::config::{Access, ETCD_CLUSTER_VERSION, ETCD_VERSION};
+use crate::telemetry::{Metrics, exposition};
+
+/// How long a health check may wait for its read, as in etcd with its default election timeout.
+const READ_TIMEOUT: Duration = Duration::from_secs(7);
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
+
+/// A future that a trait object can return.
+pub type ReadFuture<'a> = Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>>;
+
+/// What health checks need to know of the server.
+pub trait HealthState: Send + Sync + 'static {
+    /// The alarms that are active.
+    fn alarms(&self) -> Vec<AlarmType>;
+
+    /// Reads a key, from the local state if `serializable`; the error is a text for people.
+    fn read(&self, serializable: bool) -> ReadFuture<'_>;
+
+    /// Called before metrics are shown, to set the gauges that nobody keeps up to date.
+    fn refresh_metrics(&self, _metrics: &Metrics) {}
+}
+
+/// The endpoints.
+pub struct Endpoints {
+    state: Arc<dyn HealthState>,
+    metrics: Arc<Metrics>,
+    access: Access,
+}
+
+impl Endpoints {
+    /// Endpoints that report on `state`.
+    pub fn new(state: Arc<dyn HealthState>, metrics: Arc<Metrics>, access: Access) -> Endpoints {
+        Endpoints { state, metrics, access }
+    }
+
+    /// Answers a request on a port for clients.
+    pub async fn client<B>(&self, request: &Request<B>) -> Response<Body> {
+        let host = host_name(request);
+        if self.access.hosts.as_ref().is_some_and(|hosts| !hosts.contains(&host)) {
+            tracing::warn!(host, "rejecting HTTP request to prevent DNS rebinding attacks");
+            return error(StatusCode::MISDIRECTED_REQUEST, &rebinding_text(&host));
+        }
+        let mut response = if request.method() == Method::OPTIONS {
+            answer(StatusCode::OK, None, String::new())
+        } else if request.uri().path() == "/version" {
+            match refuse_method(request.method()) {
+                Some(response) => response,
+                None => answer(StatusCode::OK, Some(JSON), version_json()),
+            }
+        } else {
+            self.common(request).await
+        };
+        self.add_cors(request, &mut response);
+        response
+    }
+
+    /// Answers a request on a port for metrics only.
+    pub async fn metrics_only<B>(&self, request: &Request<B>) -> Response<Body> {
+        self.common(request).await
+    }
+
+    async fn common<B>(&self, request: &Request<B>) -> Response<Body> {
+        let path = request.uri().path();
+        let kind = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+        match path {
+            "/metrics" => {
+                self.state.refresh_metrics(&self.metrics);
+                let kind = HeaderValue::from_static(exposition::CONTENT_TYPE);
+                return answer(StatusCode::OK, Some(kind), self.metrics.text());
+            }
+            "/health" => return self.health(request).await,
+            "/livez" | "/readyz" => {
+                let excluded = query_set(request, "exclude");
+                let checks: Vec<Check> =
+                    checks(kind).filter(|c| !excluded.contains(c.name)).collect();
+                return self.run_checks(request, kind, &checks).await;
+            }
+            _ => {}
+        }
+        let single = checks(kind).find(|check| {
+            path.strip_prefix('/').and_then(|p| p.strip_prefix(kind))
+                == Some(&format!("/{}", check.name))
+        });
+        match single {
+            Some(check) => self.run_checks(request, kind, &[check]).await,
+            None => error(StatusCode::NOT_FOUND, "404 page not found"),
+        }
+    }
+
+    async fn health<B>(&self, request: &Request<B>) -> Response<Body> {
+        if let Some(response) = refuse_method(request.method()) {
+            return response;
+        }
+        let excluded = query_set(request, "exclude");
+        let serializable = query(request).find(|(name, _)| name == "serializable");
+        let serializable = serializable.is_some_and(|(_, value)| value == "true");
+        let alarm = self.state.alarms().into_iter().find(|a| !excluded.contains(a.as_str_name()));
+        let reason = match alarm {
+            Some(AlarmType::Nospace) => Some("ALARM NOSPACE".to_owned()),
+            Some(AlarmType::Corrupt) => Some("ALARM CORRUPT".to_owned()),
+            Some(_) => Some("ALARM UNKNOWN".to_owned()),
+            None => self.read(serializable).await.err().map(|why| format!("RANGE ERROR:{why}")),
+        };
+        match reason {
+            None => {
+                self.metrics.health.success_total.inc();
+                let body = "{\"health\":\"true\",\"reason\":\"\"}".to_owned();
+                answer(StatusCode::OK, Some(TEXT), body)
+            }
+            Some(reason) => {
+                self.metrics.health.failure_total.inc();
+                tracing::warn!(reason, "serving /health false");
+                let reason = serde_json::Value::from(reason);
+                let body = format!("{{\"health\":\"false\",\"reason\":{reason}}}");
+                error(StatusCode::SERVICE_UNAVAILABLE, &body)
+            }
+        }
+    }
+
+    async fn run_checks<B>(
+        &self,
+        request: &Request<B>,
+        kind: &str,
+        checks: &[Check],
+    ) -> Response<Body> {
+        if let Some(response) = refuse_method(request.method()) {
+            return response;
+        }
+        let (mut report, mut failed) = (String::new(), false);
+        for check in checks {
+            let result = self.run_check(check.test).await;
+            self.metrics.health.checked(kind, check.name, result.is_ok());
+            match result {
+                Ok(()) => report.push_str(&format!("[+]{} ok\n", check.name)),
+                Err(why) => {
+                    failed = true;
+                    report.push_str(&format!("[-]{} failed: {why}\n", check.name));
+                }
+            }
+        }
+        if failed {
+            tracing::error!(path = request.uri().path(), reason = report, "health check error");
+            return error(StatusCode::SERVICE_UNAVAILABLE, &report);
+        }
+        if !query(request).any(|(name, _)| name == "verbose") {
+            report.clear();
+        }
+        report.push_str("ok\n");
+        let mut response = answer(StatusCode::OK, Some(TEXT), report);
+        response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, NOSNIFF);
+        response
+    }
+
+    async fn run_check(&self, test: Test) -> Result<(), String> {
+        match test {
+            Test::NotCorrupt => match self.state.alarms().contains(&AlarmType::Corrupt) {
+                true => Err("alarm activated: CORRUPT".into()),
+                false => Ok(()),
+            },
+            Test::Read { serializable } => self.read(serializable).await,
+            // There are no learners among single members.
+            Test::NotLearner => Ok(()),
+        }
+    }
+
+    async fn read(&self, serializable: bool) -> Result<(), String> {
+        match tokio::time::timeout(READ_TIMEOUT, self.state.read(serializable)).await {
+            Ok(result) => result,
+            Err(_) => Err("etcdserver: request timed out".into()),
+        }
+    }
+
+    fn add_cors<B>(&self, request: &Request<B>, response: &mut Response<Body>) {
+        let origin = match &self.access.cors {
+            None => HeaderValue::from_static("*"),
+            Some(allowed) => {
+                let origin = request.headers().get(header::ORIGIN);
+                match origin.filter(|o| o.to_str().is_ok_and(|o| allowed.iter().any(|a| a == o))) {
+                    Some(origin) => origin.clone(),
+                    None => return,
+                }
+            }
+        };
+        let headers = response.headers_mut();
+        headers.insert(
+            header::ACCESS_CONTROL_ALLOW_METHODS,
+            HeaderValue::from_static("POST, GET, OPTIONS, PUT, DELETE"),
+        );
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        headers.insert(
+            header::ACCESS_CONTROL_ALLOW_HEADERS,
+            HeaderValue::from_static("accept, content-type, authorization"),
+        );
+    }
+}
+
+/// One of the checks behind `/livez` and `/readyz`.
+#[derive(Debug, Clone, Copy)]
+struct Check {
+    name: &'static str,
+    test: Test,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Test {
+    NotCorrupt,
+    Read { serializable: bool },
+    NotLearner,
+}
+
+fn checks(kind: &str) -> impl Iterator<Item = Check> {
+    const LIVEZ: &[Check] =
+        &[Check { name: "serializable_read", test: Test::Read { serializable: true } }];
+    const READYZ: &[Check] = &[
+        Check { name: "data_corruption", test: Test::NotCorrupt },
+        Check { name: "serializable_read", test: Test::Read { serializable: true } },
+        Check { name: "linearizable_read", test: Test::Read { serializable: false } },
+        Check { name: "non_learner", test: Test::NotLearner },
+    ];
+    let checks = match kind {
+        "livez" => LIVEZ,
+        "readyz" => READYZ,
+        _ => &[],
+    };
+    checks.iter().copied()
+}
+
+fn version_json() -> String {
+    format!(
+        "{{\"etcdserver\":\"{ETCD_VERSION}\",\"etcdcluster\":\"{ETCD_CLUSTER_VERSION}\",\
+         \"storage\":\"{ETCD_CLUSTER_VERSION}\"}}"
+    )
+}
+
+fn answer(status: StatusCode, content_type: Option<HeaderValue>, body: String) -> Response<Body> {
+    let mut response = Response::new(Body::new(Full::new(Bytes::from(body))));
+    *response.status_mut() = status;
+    if let Some(content_type) = content_type {
+        response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    }
+    response
+}
+
+/// An error as Go's `net/http` writes it.
+fn error(status: StatusCode, text: &str) -> Response<Body> {
+    let mut response = answer(status, Some(TEXT), format!("{text}\n"));
+    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, NOSNIFF);
+    response
+}
+
+/// The refusal of every method but GET.
+fn refuse_method(method: &Method) -> Option<Response<Body>> {
+    if method == Method::GET {
+        return None;
+    }
+    let mut response = error(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET"));
+    Some(response)
+}
+
+/// The host that the client addressed, without its port.
+fn host_name<B>(request: &Request<B>) -> String {
+    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = host.or_else(|| request.uri().authority().map(|a| a.as_str())).unwrap_or_default();
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    if let Some(inner) = host.strip_prefix('[') {
+        return inner.split(']').next().unwrap_or_default().to_owned();
+    }
+    host.split(':').next().unwrap_or_default().to_owned()
+}
+
+fn rebinding_text(host: &str) -> String {
+    format!(
+        "\netcd received your request, but the Host header was unrecognized.\n\n\
+         To fix this, choose one of the following options:\n\
+         - Enable TLS, then any HTTPS request will be allowed.\n\
+         - Add the hostname you want to use to the whitelist in settings.\n\
+         \x20 - e.g. etcd --host-whitelist {host:?}\n\n\
+         This requirement has been added to help prevent \"DNS Rebinding\" attacks (CVE-2018-5702).\n"
+    )
+}
+
+/// The query parameters, decoded.
+fn query<B>(request: &Request<B>) -> impl Iterator<Item = (String, String)> {
+    let query = request.uri().query().unwrap_or_default();
+    query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        (decode(name), decode(value))
+    })
+}
+
+fn query_set<B>(request: &Request<B>, wanted: &str) -> BTreeSet<String> {
+    query(request)
+        .filter(|(name, value)| name == wanted && !value.is_empty())
+        .map(|(_, v)| v)
+        .collect()
+}
+
+/// Undoes percent encoding; what is not encoded properly stays as it is.
+fn decode(text: &str) -> String {
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.as_bytes();
+    while let Some((&first, rest)) = bytes.split_first() {
+        let hex = rest.get(..2).and_then(|pair| std::str::from_utf8(pair).ok());
+        match (first, hex.and_then(|pair| u8::from_str_radix(pair, 16).ok())) {
+            (b'%', Some(byte)) => {
+                out.push(byte);
+                bytes = &rest[2..];
+                continue;
+            }
+            (b'+', _) => out.push(b' '),
+            _ => out.push(first),
+        }
+        bytes = rest;
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}

@@ -1,0 +1,301 @@
+//! Listening sockets and the connections they give.
+
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+
+use crate::config::{Endpoint, Place, SocketOptions};
+use crate::telemetry::Metrics;
+
+/// Connections that may wait to be accepted; the kernel has a limit of its own below.
+const BACKLOG: i32 = 4096;
+
+/// What is served on a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Traffic {
+    /// gRPC, and HTTP on the same port.
+    GrpcAndHttp,
+    /// gRPC alone.
+    Grpc,
+    /// HTTP alone.
+    Http,
+    /// Metrics and health alone.
+    Metrics,
+}
+
+impl fmt::Display for Traffic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Traffic::GrpcAndHttp => "grpc+http",
+            Traffic::Grpc => "grpc",
+            Traffic::Http => "http",
+            Traffic::Metrics => "metrics",
+        })
+    }
+}
+
+/// A socket that listens.
+#[derive(Debug)]
+pub struct Listener {
+    /// What to serve there.
+    pub traffic: Traffic,
+    /// Where it listens, with the port that the system chose if none was given.
+    pub address: Endpoint,
+    socket: ListenSocket,
+}
+
+#[derive(Debug)]
+enum ListenSocket {
+    Tcp(TcpListener),
+    /// The path is removed when the listener goes.
+    Unix(UnixListener, PathBuf),
+}
+
+/// A place that could not be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {url}: {source}")]
+pub struct ListenError {
+    url: String,
+    source: io::Error,
+}
+
+impl Listener {
+    /// Starts listening. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// The URL and what the system says about it.
+    pub fn bind(
+        url: &Endpoint,
+        traffic: Traffic,
+        options: SocketOptions,
+    ) -> Result<Listener, ListenError> {
+        let fail = |source| ListenError { url: url.to_string(), source };
+        let socket = match &url.place {
+            Place::Tcp { host, port } => {
+                ListenSocket::Tcp(bind_tcp(host, *port, options).map_err(fail)?)
+            }
+            Place::Unix { path } => {
+                let path = PathBuf::from(path);
+                ListenSocket::Unix(bind_unix(&path).map_err(fail)?, path)
+            }
+        };
+        let mut address = url.clone();
+        if let (Place::Tcp { port, .. }, ListenSocket::Tcp(tcp)) = (&mut address.place, &socket) {
+            *port = tcp.local_addr().map_err(fail)?.port();
+        }
+        Ok(Listener { traffic, address, socket })
+    }
+
+    /// Waits for the next connection.
+    ///
+    /// # Errors
+    /// What the system says; the listener can still be used.
+    pub async fn accept(&self) -> io::Result<Connection> {
+        match &self.socket {
+            ListenSocket::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                // Answers are written whole; waiting for more to send would only delay them.
+                stream.set_nodelay(true)?;
+                Ok(Connection::Tcp(stream))
+            }
+            ListenSocket::Unix(listener, _) => Ok(Connection::Unix(listener.accept().await?.0)),
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let ListenSocket::Unix(_, path) = &self.socket {
+            // Somebody else may have removed it; there is nothing to do about it then.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn bind_tcp(host: &str, port: u16, options: SocketOptions) -> io::Result<TcpListener> {
+    let ip = match host {
+        "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        _ => host.parse().map_err(|_| io::Error::other("the host is not an IP address"))?,
+    };
+    if ip == IpAddr::V4(Ipv4Addr::UNSPECIFIED) {
+        // As with etcd, 0.0.0.0 means every address of the machine, of either family.
+        match listen(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), options) {
+            Err(error) if error.kind() != io::ErrorKind::AddrInUse => {}
+            result => return result,
+        }
+    }
+    listen(SocketAddr::from((ip, port)), options)
+}
+
+fn listen(address: SocketAddr, options: SocketOptions) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
+        socket.set_only_v6(false)?;
+    }
+    // Without it a restart would have to wait for the old connections to time out.
+    socket.set_reuse_address(true)?;
+    if options.reuse_port {
+        socket.set_reuse_port(true)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+    if let Ok(found) = std::fs::symlink_metadata(path) {
+        if !found.file_type().is_socket() {
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "the path exists and is not a socket",
+            ));
+        }
+        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there"));
+        }
+        // Left behind by a process that could not clean up.
+        std::fs::remove_file(path)?;
+    }
+    UnixListener::bind(path)
+}
+
+/// An accepted connection.
+#[derive(Debug)]
+pub enum Connection {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Connection::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
+            Connection::Unix(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Connection::Tcp(stream) => Pin::new(stream).poll_write(context, data),
+            Connection::Unix(stream) => Pin::new(stream).poll_write(context, data),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        data: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Connection::Tcp(stream) => Pin::new(stream).poll_write_vectored(context, data),
+            Connection::Unix(stream) => Pin::new(stream).poll_write_vectored(context, data),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Connection::Tcp(stream) => Pin::new(stream).poll_flush(context),
+            Connection::Unix(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Connection::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
+            Connection::Unix(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}
+
+/// A connection whose bytes are counted.
+#[derive(Debug)]
+pub struct Metered {
+    connection: Connection,
+    metrics: Arc<Metrics>,
+}
+
+impl Metered {
+    /// Counts the bytes of `connection`.
+    pub fn new(connection: Connection, metrics: Arc<Metrics>) -> Metered {
+        Metered { connection, metrics }
+    }
+
+    fn sent(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(bytes)) = &written {
+            self.metrics.network.sent_bytes_total.add(*bytes as u64);
+        }
+        written
+    }
+}
+
+impl AsyncRead for Metered {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let result = Pin::new(&mut self.connection).poll_read(context, buffer);
+        let bytes = buffer.filled().len() - before;
+        if bytes > 0 {
+            self.metrics.network.received_bytes_total.add(bytes as u64);
+        }
+        result
+    }
+}
+
+impl AsyncWrite for Metered {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.connection).poll_write(context, data);
+        self.sent(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        data: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.connection).poll_write_vectored(context, data);
+        self.sent(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.connection.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.connection).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.connection).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,236 @@
+//! Serving: connections are accepted, told apart, answered, and drained at the end.
+//!
+//! HTTP/1.1 and HTTP/2 without TLS share a port; the first bytes of a connection tell which it is.
+//! Stopping goes in three steps: no new connections, and clients are told to go (GOAWAY); unary
+//! calls get a moment to end; then connections are closed, which ends what streams.
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, Request, Response, Version};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::sync::{mpsc, watch};
+use tonic::body::Body;
+
+use super::dispatch::Services;
+use super::http::Endpoints;
+use super::listen::{Connection, Listener, Metered, Traffic};
+use crate::config::{Config, Keepalive};
+use crate::telemetry::Metrics;
+
+/// How much of requests is taken in ahead of their handlers, for a stream and for a connection.
+/// Above the default request limit, so that no request waits for a window update in its middle.
+const STREAM_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
+/// Room for a token of authentication and then some.
+const HEADER_BYTES_MAX: u32 = 256 * 1024;
+/// Clients that give up many calls at once (timeouts under load) are not attackers yet.
+const RESETS_PENDING_MAX: usize = 4096;
+/// As in etcd.
+const HTTP1_HEADER_TIMEOUT: Duration = Duration::from_secs(300);
+/// How long unary calls may take to end once the server stops.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(2500);
+/// How long connections may take to close after that.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
+/// Pause after a failed accept, as the usual reason (no file descriptors) does not pass at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+const DRAIN_POLL: Duration = Duration::from_millis(5);
+
+/// What is served.
+pub struct App {
+    /// The gRPC services.
+    pub services: Services,
+    /// The HTTP endpoints.
+    pub endpoints: Endpoints,
+    /// For what is counted on connections.
+    pub metrics: Arc<Metrics>,
+}
+
+impl App {
+    async fn answer(&self, traffic: Traffic, request: Request<Incoming>) -> Response<Body> {
+        // Over HTTP/2 etcd speaks gRPC only; plain GETs are answered here as over HTTP/1.1.
+        let grpc = request.version() == Version::HTTP_2
+            && (request.method() != Method::GET || traffic == Traffic::Grpc);
+        match traffic {
+            Traffic::Metrics => self.endpoints.metrics_only(&request).await,
+            Traffic::Grpc => self.services.call(request).await,
+            Traffic::GrpcAndHttp if grpc => self.services.call(request).await,
+            Traffic::GrpcAndHttp | Traffic::Http => self.endpoints.client(&request).await,
+        }
+    }
+}
+
+/// Binds every listener that the configuration names.
+///
+/// # Errors
+/// The first place that cannot be listened on.
+pub fn bind(config: &Config) -> Result<Vec<Listener>, super::listen::ListenError> {
+    let split = !config.listen_client_http.is_empty();
+    let client = if split { Traffic::Grpc } else { Traffic::GrpcAndHttp };
+    let mut listeners = Vec::new();
+    for (urls, traffic) in [
+        (&config.listen_client, client),
+        (&config.listen_client_http, Traffic::Http),
+        (&config.listen_metrics, Traffic::Metrics),
+    ] {
+        for url in urls {
+            listeners.push(Listener::bind(url, traffic, config.socket)?);
+        }
+    }
+    Ok(listeners)
+}
+
+/// How far the server has come on its way to the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Serving,
+    Draining,
+    Closing,
+}
+
+/// A server that accepts connections until it is told to [`Server::stop`].
+pub struct Server {
+    app: Arc<App>,
+    stage: watch::Sender<Stage>,
+    /// Gives nothing, but ends once every task has ended.
+    ended: mpsc::Receiver<Infallible>,
+}
+
+impl Server {
+    /// Starts serving on all listeners.
+    pub fn start(config: &Config, listeners: Vec<Listener>, app: App) -> Server {
+        let (stage, watched) = watch::channel(Stage::Serving);
+        let (alive, ended) = mpsc::channel(1);
+        let app = Arc::new(app);
+        for listener in listeners {
+            let context = ConnectionContext {
+                app: app.clone(),
+                protocol: protocol(
+                    listener.traffic,
+                    config.limits.max_concurrent_streams,
+                    config.keepalive,
+                ),
+                traffic: listener.traffic,
+            };
+            tokio::spawn(accept_loop(listener, Arc::new(context), watched.clone(), alive.clone()));
+        }
+        Server { app, stage, ended }
+    }
+
+    /// Stops serving: ends with every connection closed, after at most three seconds.
+    pub async fn stop(mut self) {
+        self.stage.send_replace(Stage::Draining);
+        let drained = async {
+            while self.app.services.unary_in_flight() > 0 {
+                tokio::time::sleep(DRAIN_POLL).await;
+            }
+        };
+        if tokio::time::timeout(DRAIN_TIMEOUT, drained).await.is_err() {
+            let calls = self.app.services.unary_in_flight();
+            tracing::warn!(calls, "closing connections with calls that did not end in time");
+        }
+        self.stage.send_replace(Stage::Closing);
+        if tokio::time::timeout(CLOSE_TIMEOUT, self.ended.recv()).await.is_err() {
+            tracing::warn!("some connections did not close in time");
+        }
+    }
+}
+
+type Protocol = auto::Builder<TokioExecutor>;
+
+fn protocol(traffic: Traffic, streams_max: Option<u32>, keepalive: Option<Keepalive>) -> Protocol {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HTTP1_HEADER_TIMEOUT);
+    let mut http2 = builder.http2();
+    http2
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_header_list_size(HEADER_BYTES_MAX)
+        .max_concurrent_streams(streams_max)
+        .auto_date_header(false)
+        .max_pending_accept_reset_streams(RESETS_PENDING_MAX);
+    if let Some(keepalive) = keepalive {
+        http2.keep_alive_interval(keepalive.interval).keep_alive_timeout(keepalive.timeout);
+    }
+    match traffic {
+        Traffic::Grpc => builder.http2_only(),
+        _ => builder,
+    }
+}
+
+/// What all connections of a listener share.
+struct ConnectionContext {
+    app: Arc<App>,
+    protocol: Protocol,
+    traffic: Traffic,
+}
+
+async fn accept_loop(
+    listener: Listener,
+    context: Arc<ConnectionContext>,
+    mut stage: watch::Receiver<Stage>,
+    alive: mpsc::Sender<Infallible>,
+) {
+    tracing::info!(
+        traffic = %listener.traffic,
+        address = %listener.address,
+        "serving client traffic insecurely; this is strongly discouraged!"
+    );
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stage.changed() => return,
+        };
+        match accepted {
+            Ok(connection) => {
+                let connection =
+                    serve_connection(context.clone(), connection, stage.clone(), alive.clone());
+                tokio::spawn(connection);
+            }
+            Err(error) => {
+                tracing::warn!(%error, address = %listener.address, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn serve_connection(
+    context: Arc<ConnectionContext>,
+    connection: Connection,
+    mut stage: watch::Receiver<Stage>,
+    _alive: mpsc::Sender<Infallible>,
+) {
+    let io = TokioIo::new(Metered::new(connection, context.app.metrics.clone()));
+    let service = service_fn(|request| {
+        let (app, traffic) = (context.app.clone(), context.traffic);
+        async move { Ok::<_, Infallible>(app.answer(traffic, request).await) }
+    });
+    let mut connection = pin!(context.protocol.serve_connection(io, service));
+    let mut told = false;
+    loop {
+        tokio::select! {
+            result = connection.as_mut() => {
+                if let Err(error) = result {
+                    tracing::debug!(error, "a connection ended with an error");
+                }
+                return;
+            }
+            changed = stage.changed() => {
+                if changed.is_err() || *stage.borrow() == Stage::Closing {
+                    return;
+                }
+                if !told {
+                    told = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+            }
+        }
+    }
+}

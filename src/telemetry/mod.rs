@@ -1,0 +1,14 @@
+//! Logs and metrics.
+//!
+//! Metrics are a value that is passed in: two servers in one process do not share counters. The
+//! log belongs to the process. Deliberately absent: any decision; nothing here changes an answer.
+
+pub mod exposition;
+pub mod grpc;
+pub mod instrument;
+pub mod log;
+pub mod metrics;
+mod process;
+
+pub use instrument::{Counter, Gauge, Histogram};
+pub use metrics::Metrics;
