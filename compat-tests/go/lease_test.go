@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -266,4 +267,60 @@ func TestLeaseSurvivesRestart(t *testing.T) {
 			equal(t, "left", pairs(must(after.Get(ctx, "", clientv3.WithPrefix()))(t).Kvs), "long=1")
 		})
 	}
+}
+
+func TestManyLeasesExpireTogether(t *testing.T) {
+	_, client, ctx := start(t)
+	const leases = 1000
+	watch := client.Watch(ctx, "k", clientv3.WithPrefix(), clientv3.WithFilterPut(), clientv3.WithRev(1))
+	var group sync.WaitGroup
+	for worker := range 20 {
+		group.Go(func() {
+			for i := worker; i < leases; i += 20 {
+				lease, err := client.Grant(ctx, shortestTTL)
+				if err == nil {
+					_, err = client.Put(ctx, fmt.Sprintf("k%04d", i), "v", clientv3.WithLease(lease.ID))
+				}
+				if err != nil {
+					t.Errorf("lease %d: %v", i, err)
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+	if t.Failed() {
+		return
+	}
+	// Writes flow on while the leases end.
+	stop, slowest := make(chan struct{}), make(chan time.Duration, 1)
+	go func() {
+		var longest time.Duration
+		for {
+			select {
+			case <-stop:
+				slowest <- longest
+				return
+			default:
+			}
+			began := time.Now()
+			if _, err := client.Put(ctx, "other", "v"); err != nil {
+				t.Errorf("put: %v", err)
+				slowest <- longest
+				return
+			}
+			longest = max(longest, time.Since(began))
+		}
+	}()
+	revisions := map[int64]bool{}
+	for len(revisions) < leases {
+		for _, e := range nextResponse(t, watch).Events {
+			equal(t, "a revision of its own for every lease", revisions[e.Kv.ModRevision], false)
+			revisions[e.Kv.ModRevision] = true
+		}
+	}
+	close(stop)
+	longest := <-slowest
+	equal(t, fmt.Sprintf("puts went on (slowest %v)", longest), longest < 5*time.Second, true)
+	equal(t, "left", must(client.Get(ctx, "k", clientv3.WithPrefix()))(t).Count, 0)
 }
