@@ -1,9 +1,12 @@
-//! Leaseway: a server that speaks the etcd v3 API.
+//! Leaseway: a server that speaks the etcd v3 API. ARCHITECTURE.md has the map.
 
+pub mod backend;
 pub mod config;
 pub mod data_dir;
 pub mod gateway;
 pub mod keyspace;
+pub mod lease;
 pub mod node;
+pub mod storage;
 pub mod telemetry;
 pub mod watch;

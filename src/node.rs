@@ -1,17 +1,59 @@
-//! One server put together: the store, the services on it, and the endpoints.
+//! One server put together: the store, the log and sessions on it, the services, the endpoints.
 
+use std::path::Path;
 use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
 
-use leaseway_proto::etcdserverpb::AlarmType;
+use leaseway_proto::etcdserverpb::{AlarmType, RangeRequest};
+use leaseway_proto::server::etcdserverpb::auth_server::AuthServer;
+use leaseway_proto::server::etcdserverpb::cluster_server::ClusterServer;
+use leaseway_proto::server::etcdserverpb::kv_server::KvServer;
+use leaseway_proto::server::etcdserverpb::lease_server::LeaseServer;
+use leaseway_proto::server::etcdserverpb::maintenance_server::MaintenanceServer;
+use leaseway_proto::server::etcdserverpb::watch_server::WatchServer;
 use tokio::sync::watch;
+use tokio::task::JoinHandle as Task;
+use tonic::codec::CompressionEncoding;
 
+use crate::backend::Log;
+use crate::backend::local::log::{LocalLog, Parts, Publish};
+use crate::backend::local::sessions::LocalSessions;
 use crate::config::{Config, MetricsDetail};
 use crate::data_dir::DataDir;
+use crate::gateway::auth::AuthService;
+use crate::gateway::cluster::{ClusterService, SelfInfo};
 use crate::gateway::dispatch::Services;
+use crate::gateway::error::Error;
 use crate::gateway::health::{HealthService, ServingStatus};
 use crate::gateway::http::{Endpoints, HealthState, ReadFuture};
+use crate::gateway::identity::Identity;
+use crate::gateway::kv::KvService;
+use crate::gateway::lease::LeaseService;
+use crate::gateway::maintenance::MaintenanceService;
 use crate::gateway::serve::App;
+use crate::gateway::watch::{WatchOptions, WatchService};
+use crate::gateway::{Context, Limits};
+use crate::keyspace::event::{EventKind, RevisionEvents, Visible};
+use crate::keyspace::load::load;
+use crate::keyspace::machine::Machine;
+use crate::keyspace::reader::Reader;
+use crate::keyspace::view::View;
+use crate::lease::{Leases, time_at_start};
+use crate::storage::redb_engine::RedbEngine;
+use crate::storage::tables::meta;
+use crate::storage::{Batch, Engine, StorageError};
 use crate::telemetry::Metrics;
+use crate::watch::{Hub, Settings};
+
+/// The store's file in the data directory.
+const STORE: &str = "keyspace.redb";
+/// There is no raft; clients want a term that is not 0, and etcd's first one is 2.
+const RAFT_TERM: u64 = 2;
+/// How often the remaining time of long leases is noted.
+const LEASE_CHECKPOINTS: Duration = Duration::from_secs(300);
+
+type LocalContext = Context<LocalLog, LocalSessions>;
 
 /// Everything behind the listeners.
 pub struct Node {
@@ -19,22 +61,83 @@ pub struct Node {
     failure: watch::Receiver<Option<String>>,
     /// Follows the node's readiness into `grpc.health.v1`.
     serving: watch::Sender<ServingStatus>,
-    _failure: watch::Sender<Option<String>>,
+    log: Arc<LocalLog>,
+    apply: JoinHandle<()>,
+    hub: Hub,
+    engine: Arc<dyn Engine>,
+    tasks: Vec<Task<()>>,
+    _failed: watch::Sender<Option<String>>,
 }
 
 impl Node {
-    /// Opens the store in `dir` and builds the services on it.
+    /// Opens the store in `dir` and builds the services on it. Called within the runtime.
     ///
     /// # Errors
     /// One line saying what cannot be opened and why.
-    pub fn open(config: &Config, _dir: &DataDir) -> Result<(Node, App), String> {
+    pub fn open(config: &Config, dir: &DataDir) -> Result<(Node, App), String> {
         let metrics = Arc::new(Metrics::new(config.metrics == MetricsDetail::Extensive));
-        let (serving, status) = watch::channel(ServingStatus::Serving);
-        let services = Services::new(metrics.clone(), config.warning_unary_request_duration)
-            .add(HealthService::new(status));
-        let endpoints = Endpoints::new(Arc::new(NoStore), metrics.clone(), config.access.clone());
+        let path = dir.path().join(STORE);
+        let store = Store::open(config, dir.path(), &path)
+            .map_err(|error| format!("cannot open the store {}: {error}", path.display()))?;
+        Self::start(config, store, metrics)
+            .map_err(|error| format!("cannot start threads: {error}"))
+    }
+
+    fn start(config: &Config, store: Store, metrics: Arc<Metrics>) -> std::io::Result<(Node, App)> {
+        let Store { engine, machine, identity } = store;
+        let view = Arc::new(View::new(machine.published()));
+        let shared = machine.shared().clone();
+        let reader = Reader::new(shared.clone(), engine.clone(), view.clone());
+        let hub = Hub::start(Arc::new(reader.clone()), Settings::default())?;
         let (failed, failure) = watch::channel(None);
-        let node = Node { failure, serving, _failure: failed };
+        let parts = Parts {
+            machine,
+            engine: engine.clone(),
+            view,
+            publish: Box::new(Publisher { hub: hub.clone(), metrics: metrics.clone() }),
+            on_failure: report(failed.clone()),
+            on_commit: observe(metrics.clone()),
+        };
+        let (log, apply) = LocalLog::start(parts)?;
+        let log = Arc::new(log);
+        let max_ttl = u64::try_from(config.lease.max_ttl_s).unwrap_or(0);
+        let sessions = Arc::new(LocalSessions::new(Duration::from_secs(max_ttl)));
+        let leases = Arc::new(Leases::new(
+            log.clone(),
+            sessions.clone(),
+            reader.clone(),
+            config.lease.min_ttl_s,
+        ));
+        let living = shared.leases.all().value;
+        for lease in &living {
+            let timeout = Duration::from_secs(u64::try_from(lease.ttl).unwrap_or(0));
+            sessions.restore(lease.session, timeout, time_at_start(lease));
+        }
+        leases.adopt(&living);
+        let expired = metrics.clone();
+        let tasks = vec![
+            tokio::spawn(
+                leases.clone().run_expiry(move |ended| expired.lease.expired_total.add(ended)),
+            ),
+            tokio::spawn(leases.clone().run_checkpoints(LEASE_CHECKPOINTS)),
+        ];
+        let limits = Limits {
+            max_request_bytes: config.limits.max_request_bytes,
+            max_txn_ops: config.limits.max_txn_ops,
+        };
+        let context = Arc::new(Context {
+            log: log.clone(),
+            reader,
+            leases,
+            identity,
+            limits,
+            metrics: metrics.clone(),
+        });
+        let (serving, status) = watch::channel(ServingStatus::Serving);
+        let services = services(config, &context, &hub, &engine, status);
+        let state = NodeState { context, hub: hub.clone(), engine: engine.clone() };
+        let endpoints = Endpoints::new(Arc::new(state), metrics.clone(), config.access.clone());
+        let node = Node { failure, serving, log, apply, hub, engine, tasks, _failed: failed };
         Ok((node, App { services, endpoints, metrics }))
     }
 
@@ -52,19 +155,207 @@ impl Node {
         self.serving.send_replace(ServingStatus::NotServing);
     }
 
-    /// Closes the store; all connections are closed by now.
-    pub async fn close(self) {}
+    /// Closes the store; all connections are closed by now. What was queued is still committed.
+    pub async fn close(self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+        self.log.stop().await;
+        let Node { apply, hub, engine, .. } = self;
+        let closing = tokio::task::spawn_blocking(move || {
+            if apply.join().is_err() {
+                tracing::error!("the apply thread had panicked");
+            }
+            hub.close();
+            engine.close();
+        });
+        if let Err(error) = closing.await {
+            tracing::error!(%error, "closing the store failed");
+        }
+    }
 }
 
-/// The state of a server that has no store.
-struct NoStore;
+/// What is in the data directory.
+struct Store {
+    engine: Arc<dyn Engine>,
+    machine: Machine,
+    identity: Identity,
+}
 
-impl HealthState for NoStore {
-    fn alarms(&self) -> Vec<AlarmType> {
-        Vec::new()
+impl Store {
+    fn open(config: &Config, dir: &Path, path: &Path) -> Result<Store, StorageError> {
+        let engine = RedbEngine::open(path, config.storage_cache_bytes, !config.unsafe_no_fsync)?;
+        // The file's name must survive a power cut too.
+        std::fs::File::open(dir)
+            .and_then(|dir| dir.sync_all())
+            .map_err(|error| StorageError::Io(error.to_string()))?;
+        Self::load(Arc::new(engine))
     }
 
-    fn read(&self, _serializable: bool) -> ReadFuture<'_> {
-        Box::pin(std::future::ready(Err("there is no store".into())))
+    fn load(engine: Arc<dyn Engine>) -> Result<Store, StorageError> {
+        let identity = match meta::identity(&*engine.snapshot()?)? {
+            Some(identity) => identity,
+            None => first_identity(&*engine)?,
+        };
+        let started = std::time::Instant::now();
+        let machine = load(&*engine.snapshot()?, &mut |rows| {
+            if rows.is_multiple_of(1_000_000) {
+                tracing::info!(rows, "loading the keyspace");
+            }
+        })?;
+        tracing::info!(
+            keys = machine.shared().index.len(),
+            leases = machine.shared().leases.len(),
+            revision = machine.published().visible.revision,
+            took_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            "loaded the keyspace"
+        );
+        let meta::Identity { cluster_id, member_id } = identity;
+        let identity = Identity { cluster_id, member_id, raft_term: RAFT_TERM };
+        Ok(Store { engine, machine, identity })
+    }
+}
+
+/// Gives a new store its ids.
+fn first_identity(engine: &dyn Engine) -> Result<meta::Identity, StorageError> {
+    let random = || rand::random_range(1..=u64::MAX);
+    let identity = meta::Identity { cluster_id: random(), member_id: random() };
+    let mut batch = Batch::default();
+    meta::put_identity(&mut batch, identity);
+    meta::put_state(&mut batch, &meta::State::default());
+    engine.commit(&batch)?;
+    Ok(identity)
+}
+
+fn report(failed: watch::Sender<Option<String>>) -> Box<dyn FnOnce(&StorageError) + Send> {
+    Box::new(move |error| {
+        tracing::error!(%error, "storage failed; nothing more is acknowledged");
+        failed.send_replace(Some(format!("storage failed: {error}")));
+    })
+}
+
+fn observe(metrics: Arc<Metrics>) -> Box<dyn Fn(Duration) + Send> {
+    Box::new(move |took| {
+        metrics.disk.commit.observe(took);
+        // One sync is what a commit waits for.
+        metrics.disk.fsync.observe(took);
+    })
+}
+
+fn services(
+    config: &Config,
+    context: &Arc<LocalContext>,
+    hub: &Hub,
+    engine: &Arc<dyn Engine>,
+    status: watch::Receiver<ServingStatus>,
+) -> Services {
+    let receive = config.limits.max_receive_bytes();
+    macro_rules! limited {
+        ($server:ident, $service:expr) => {
+            $server::new($service)
+                .max_decoding_message_size(receive)
+                .max_encoding_message_size(i32::MAX as usize)
+                .accept_compressed(CompressionEncoding::Gzip)
+        };
+    }
+    let watch_options = WatchOptions {
+        progress_interval: config.watch_progress_notify_interval,
+        max_request_bytes: config.limits.max_request_bytes,
+    };
+    let info = SelfInfo {
+        name: config.name.clone(),
+        client_urls: config.advertise_client.iter().map(ToString::to_string).collect(),
+        peer_urls: config.advertise_peer.iter().map(ToString::to_string).collect(),
+    };
+    let identity = context.identity;
+    let shrinker = context.log.clone();
+    let shrink = Box::new(move || {
+        let log = shrinker.clone();
+        Box::pin(async move { log.shrink().await.map_err(Error::from) }) as _
+    });
+    let quota = config.quota_backend_bytes.and_then(|quota| i64::try_from(quota).ok());
+    let maintenance =
+        MaintenanceService::new(context.clone(), engine.clone(), shrink, quota.unwrap_or(0));
+    Services::new(context.metrics.clone(), config.warning_unary_request_duration)
+        .add(limited!(KvServer, KvService::new(context.clone())))
+        .add(limited!(WatchServer, WatchService::new(hub.clone(), identity, watch_options)))
+        .add(limited!(LeaseServer, LeaseService::new(context.clone())))
+        .add(limited!(MaintenanceServer, maintenance))
+        .add(limited!(ClusterServer, ClusterService::new(identity, info)))
+        .add(limited!(AuthServer, AuthService::new(context.clone())))
+        .add(HealthService::new(status))
+}
+
+/// Hands committed revisions to the watchers, and counts them.
+struct Publisher {
+    hub: Hub,
+    metrics: Arc<Metrics>,
+}
+
+impl Publish for Publisher {
+    fn publish(&self, revisions: Vec<RevisionEvents>, visible: Visible) {
+        let mut puts = 0;
+        let mut deletes = 0;
+        for event in revisions.iter().flat_map(|revision| revision.events.iter()) {
+            match event.kind {
+                EventKind::Put => puts += 1,
+                EventKind::Delete => deletes += 1,
+            }
+        }
+        self.metrics.keyspace.put_total.add(puts);
+        self.metrics.keyspace.delete_total.add(deletes);
+        self.hub.publish(revisions, visible);
+    }
+}
+
+/// What health checks and the metrics page look at.
+struct NodeState {
+    context: Arc<LocalContext>,
+    hub: Hub,
+    engine: Arc<dyn Engine>,
+}
+
+impl HealthState for NodeState {
+    fn alarms(&self) -> Vec<AlarmType> {
+        let raised = self.context.reader.shared().alarms.list(0).value;
+        raised.iter().filter_map(|alarm| AlarmType::try_from(alarm.alarm).ok()).collect()
+    }
+
+    fn read(&self, serializable: bool) -> ReadFuture<'_> {
+        Box::pin(async move {
+            if !serializable {
+                self.context.log.barrier().await.map_err(|error| error.to_string())?;
+            }
+            let request = RangeRequest { key: "health".into(), ..RangeRequest::default() };
+            self.context.reader.range(&request).map(|_| ()).map_err(|error| error.to_string())
+        })
+    }
+
+    fn refresh_metrics(&self, metrics: &Metrics) {
+        use std::sync::atomic::Ordering::Relaxed;
+        let published = self.context.reader.view().now();
+        let log = self.context.log.stats();
+        let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        metrics.server.has_leader.set(1);
+        metrics.server.is_leader.set(1);
+        metrics.server.committed.set(signed(published.position));
+        metrics.server.applied.set(signed(published.position));
+        metrics.server.pending.set(signed(log.pending.load(Relaxed)));
+        metrics.keyspace.current_revision.set(published.visible.revision);
+        metrics.keyspace.compact_revision.set(published.visible.compacted.max(0));
+        let shared = self.context.reader.shared();
+        metrics.keyspace.keys.set(signed(shared.index.len() as u64));
+        if let Ok(size) = self.engine.size() {
+            metrics.keyspace.db_bytes.set(signed(size.total));
+            metrics.keyspace.db_in_use_bytes.set(signed(size.in_use));
+        }
+        let watching = self.hub.stats();
+        metrics.watch.streams.set(watching.streams());
+        metrics.watch.watchers.set(watching.watchers());
+        metrics.watch.slow_watchers.set(watching.slow_watchers());
+        metrics.watch.pending_events.set(watching.events_pending());
+        let sent = watching.events_sent();
+        let counted = metrics.watch.events_total.get();
+        metrics.watch.events_total.add(sent.saturating_sub(counted));
     }
 }

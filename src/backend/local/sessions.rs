@@ -1,0 +1,270 @@
+//! Local sessions: deadlines in memory.
+//!
+//! A heartbeat only moves a session's deadline. The heap of timers is lazy: it holds a lower bound
+//! of each session's deadline, and a timer that fires too early is put back at the right time.
+//!
+//! When this process itself stood still (stopped by a signal, a frozen machine), nobody could have
+//! renewed anything. Such a gap is noticed by its own heartbeat being late, and sessions that ran
+//! out within it start again in full, once, unless they are renewed in between.
+
+use crate::backend::{SessionError, SessionId, SessionInfo, Sessions};
+use parking_lot::Mutex;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// How often the passing of time is looked at.
+const PULSE: Duration = Duration::from_millis(200);
+/// A pulse this late means that the process stood still.
+const GAP: Duration = Duration::from_millis(1500);
+
+#[derive(Debug)]
+struct Session {
+    timeout: Duration,
+    deadline: Instant,
+    // Was given another full timeout after a gap and has not been renewed since.
+    spared: bool,
+}
+
+#[derive(Debug)]
+struct Inner {
+    sessions: HashMap<SessionId, Session>,
+    timers: BinaryHeap<Reverse<(Instant, SessionId)>>,
+    seen: Instant,
+}
+
+/// Sessions of the embedded backend.
+#[derive(Debug)]
+pub struct LocalSessions {
+    inner: Mutex<Inner>,
+    earlier: Notify,
+    maximum: Duration,
+}
+
+impl LocalSessions {
+    /// No sessions yet; timeouts are limited to `maximum`.
+    pub fn new(maximum: Duration) -> Self {
+        let inner =
+            Inner { sessions: HashMap::new(), timers: BinaryHeap::new(), seen: Instant::now() };
+        Self { inner: Mutex::new(inner), earlier: Notify::new(), maximum }
+    }
+
+    /// Starts a session that existed before the process did, with `remaining` of its time.
+    pub fn restore(&self, id: SessionId, timeout: Duration, remaining: Duration) {
+        self.insert(id, timeout, remaining);
+    }
+
+    fn insert(&self, id: SessionId, timeout: Duration, remaining: Duration) {
+        let mut inner = self.inner.lock();
+        let deadline = Instant::now() + remaining;
+        let first = inner.timers.peek().is_none_or(|Reverse((next, _))| deadline < *next);
+        inner.sessions.insert(id, Session { timeout, deadline, spared: false });
+        inner.timers.push(Reverse((deadline, id)));
+        drop(inner);
+        if first {
+            self.earlier.notify_one();
+        }
+    }
+
+    /// Number of living sessions.
+    pub fn len(&self) -> usize {
+        self.inner.lock().sessions.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Inner {
+    /// Notes that time has passed up to `now`; after a gap, spares what ran out within it.
+    fn observe(&mut self, now: Instant) {
+        let before = self.seen;
+        self.seen = before.max(now);
+        if now.saturating_duration_since(before) < GAP {
+            return;
+        }
+        for session in self.sessions.values_mut() {
+            if session.deadline > before && session.deadline <= now && !session.spared {
+                session.deadline = now + session.timeout;
+                session.spared = true;
+            }
+        }
+    }
+
+    fn take_expired(&mut self, now: Instant, most: usize) -> Vec<SessionId> {
+        let mut ended = Vec::new();
+        while ended.len() < most {
+            let Some(&Reverse((due, id))) = self.timers.peek() else { break };
+            if due > now {
+                break;
+            }
+            self.timers.pop();
+            match self.sessions.get(&id) {
+                None => {}
+                Some(session) if session.deadline > now => {
+                    self.timers.push(Reverse((session.deadline, id)));
+                }
+                Some(_) => {
+                    self.sessions.remove(&id);
+                    ended.push(id);
+                }
+            }
+        }
+        ended
+    }
+}
+
+impl Sessions for LocalSessions {
+    async fn create(&self, timeout: Duration) -> Result<SessionId, SessionError> {
+        if timeout > self.maximum {
+            return Err(SessionError::TimeoutTooLong);
+        }
+        let id = loop {
+            let id: SessionId = rand::random();
+            if id != 0 && !self.inner.lock().sessions.contains_key(&id) {
+                break id;
+            }
+        };
+        self.insert(id, timeout, timeout);
+        Ok(id)
+    }
+
+    async fn keep_alive(&self, id: SessionId) -> Result<(), SessionError> {
+        let mut inner = self.inner.lock();
+        let now = Instant::now();
+        inner.observe(now);
+        match inner.sessions.get_mut(&id) {
+            Some(session) if session.deadline > now => {
+                session.deadline = now + session.timeout;
+                session.spared = false;
+                Ok(())
+            }
+            _ => Err(SessionError::NotFound),
+        }
+    }
+
+    async fn info(&self, id: SessionId) -> Result<SessionInfo, SessionError> {
+        let mut inner = self.inner.lock();
+        let now = Instant::now();
+        inner.observe(now);
+        match inner.sessions.get(&id) {
+            Some(session) if session.deadline > now => {
+                Ok(SessionInfo { timeout: session.timeout, remaining: session.deadline - now })
+            }
+            _ => Err(SessionError::NotFound),
+        }
+    }
+
+    async fn close(&self, id: SessionId) -> Result<(), SessionError> {
+        self.inner.lock().sessions.remove(&id);
+        Ok(())
+    }
+
+    async fn expired(&self, most: usize) -> Result<Vec<SessionId>, SessionError> {
+        loop {
+            let next = {
+                let mut inner = self.inner.lock();
+                let now = Instant::now();
+                inner.observe(now);
+                let ended = inner.take_expired(now, most.max(1));
+                if !ended.is_empty() {
+                    return Ok(ended);
+                }
+                let pulse = now + PULSE;
+                inner.timers.peek().map_or(pulse, |Reverse((due, _))| pulse.min(*due))
+            };
+            tokio::select! {
+                () = tokio::time::sleep_until(next) => {}
+                () = self.earlier.notified() => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn sessions() -> LocalSessions {
+        LocalSessions::new(100 * SECOND)
+    }
+
+    /// Lets `time` pass in steps that are no gap, with the pulse running.
+    async fn pass(sessions: &LocalSessions, time: Duration) -> Vec<SessionId> {
+        let end = Instant::now() + time;
+        let mut ended = Vec::new();
+        while Instant::now() < end {
+            tokio::time::sleep(PULSE.min(end - Instant::now())).await;
+            let mut inner = sessions.inner.lock();
+            let now = Instant::now();
+            inner.observe(now);
+            ended.extend(inner.take_expired(now, usize::MAX));
+        }
+        ended
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_lives_as_long_as_it_is_renewed() {
+        let sessions = sessions();
+        let id = sessions.create(5 * SECOND).await.unwrap();
+        assert!(pass(&sessions, 4 * SECOND).await.is_empty());
+        sessions.keep_alive(id).await.unwrap();
+        assert!(pass(&sessions, 4 * SECOND).await.is_empty());
+        assert_eq!(sessions.info(id).await.unwrap().remaining, SECOND);
+        assert_eq!(pass(&sessions, 2 * SECOND).await, [id]);
+        assert_eq!(sessions.keep_alive(id).await, Err(SessionError::NotFound));
+        assert!(sessions.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ends_are_told_once_in_order_and_in_portions() {
+        let sessions = sessions();
+        let mut expected = Vec::new();
+        for seconds in 2..8 {
+            expected.push(sessions.create(seconds * SECOND).await.unwrap());
+        }
+        let mut told = Vec::new();
+        while told.len() < expected.len() {
+            told.extend(sessions.expired(2).await.unwrap());
+        }
+        assert_eq!(told, expected);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn closing_is_silent_and_repeatable() {
+        let sessions = sessions();
+        let id = sessions.create(2 * SECOND).await.unwrap();
+        sessions.close(id).await.unwrap();
+        sessions.close(id).await.unwrap();
+        assert!(pass(&sessions, 4 * SECOND).await.is_empty());
+        assert!(sessions.inner.lock().timers.is_empty(), "the timer of a closed session goes too");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_gap_spares_once() {
+        let sessions = sessions();
+        let id = sessions.create(5 * SECOND).await.unwrap();
+        tokio::time::advance(60 * SECOND).await;
+        sessions.keep_alive(id).await.expect("nobody could have renewed it");
+        tokio::time::advance(60 * SECOND).await;
+        assert_eq!(sessions.info(id).await.unwrap().remaining, 5 * SECOND);
+        tokio::time::advance(60 * SECOND).await;
+        assert_eq!(
+            sessions.keep_alive(id).await,
+            Err(SessionError::NotFound),
+            "spared before and not renewed since"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn timeouts_are_bounded() {
+        let error = sessions().create(101 * SECOND).await;
+        assert_eq!(error, Err(SessionError::TimeoutTooLong));
+    }
+}

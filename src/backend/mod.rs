@@ -1,0 +1,113 @@
+//! What orders commands and keeps the clock.
+//!
+//! A backend is a totally ordered, durable [`Log`] of commands and a set of user-managed
+//! [`Sessions`]. Neither knows what the other is for: a log does not understand commands, a session
+//! knows no keys. [`local`] keeps both in this process and its data directory.
+
+pub mod local;
+
+use crate::keyspace::command::{Command, Outcome};
+use std::future::Future;
+use std::time::Duration;
+
+/// Why a command has no outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProposeError {
+    /// The backend stopped. The command may or may not take effect.
+    #[error("the backend has stopped")]
+    Stopped,
+}
+
+/// The log of commands, together with the keyspace that applies them.
+pub trait Log: Send + Sync + 'static {
+    /// Orders a command, makes it durable, applies it, and returns the outcome: in that order, so
+    /// that an outcome that is told can't be lost.
+    ///
+    /// # Errors
+    /// [`ProposeError::Stopped`] when the outcome will never be known here.
+    fn propose(
+        &self,
+        command: Command,
+    ) -> impl Future<Output = Result<Outcome, ProposeError>> + Send;
+
+    /// Returns once the keyspace here holds everything that was acknowledged to anyone, anywhere,
+    /// before the call: what a linearizable read waits for.
+    ///
+    /// # Errors
+    /// [`ProposeError::Stopped`] when that can't be established any more.
+    fn barrier(&self) -> impl Future<Output = Result<(), ProposeError>> + Send;
+
+    /// Returns once compaction has physically removed what lies below `revision`.
+    ///
+    /// # Errors
+    /// [`ProposeError::Stopped`] when the backend stops first.
+    fn compacted(&self, revision: i64) -> impl Future<Output = Result<(), ProposeError>> + Send;
+}
+
+/// A session's identity within its backend. Never 0.
+pub type SessionId = u64;
+
+/// What is known of a living session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionInfo {
+    /// How long it lives without a heartbeat.
+    pub timeout: Duration,
+    /// How long it has left.
+    pub remaining: Duration,
+}
+
+/// Why a session could not be created or used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SessionError {
+    /// Unknown, expired or closed.
+    #[error("session not found")]
+    NotFound,
+    /// The timeout lies above the configured maximum.
+    #[error("the timeout is above the maximum")]
+    TimeoutTooLong,
+    /// The backend stopped.
+    #[error("the backend has stopped")]
+    Stopped,
+}
+
+/// User-managed sessions: anyone who knows an id may renew, inspect or close the session. Nothing
+/// renews a session by itself.
+pub trait Sessions: Send + Sync + 'static {
+    /// Starts a session that ends `timeout` after its last heartbeat.
+    ///
+    /// # Errors
+    /// [`SessionError::TimeoutTooLong`] above the maximum.
+    fn create(
+        &self,
+        timeout: Duration,
+    ) -> impl Future<Output = Result<SessionId, SessionError>> + Send;
+
+    /// One heartbeat: the whole timeout lies ahead again.
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`] once it has ended, even if nobody has been told yet.
+    fn keep_alive(&self, id: SessionId) -> impl Future<Output = Result<(), SessionError>> + Send;
+
+    /// What is known of it, without renewing it.
+    ///
+    /// # Errors
+    /// [`SessionError::NotFound`] once it has ended.
+    fn info(&self, id: SessionId)
+    -> impl Future<Output = Result<SessionInfo, SessionError>> + Send;
+
+    /// Ends it at once. Closing an ended session is fine.
+    ///
+    /// # Errors
+    /// Only that the backend has stopped.
+    fn close(&self, id: SessionId) -> impl Future<Output = Result<(), SessionError>> + Send;
+
+    /// The next sessions that ended by themselves, in the order in which they ended, at most `most`
+    /// (at least 1). Each is told once.
+    ///
+    /// # Errors
+    /// Only that the backend has stopped.
+    fn expired(
+        &self,
+        most: usize,
+    ) -> impl Future<Output = Result<Vec<SessionId>, SessionError>> + Send;
+}

@@ -1,0 +1,138 @@
+//! The Cluster service of a single member: the list has one entry, and membership does not change.
+
+use super::error::Error;
+use super::identity::Identity;
+use leaseway_proto::etcdserverpb as pb;
+use leaseway_proto::server::etcdserverpb::cluster_server::Cluster;
+use parking_lot::RwLock;
+use tonic::{Request, Response, Status};
+
+/// What the member list tells about this member.
+#[derive(Clone, Debug)]
+pub struct SelfInfo {
+    /// Its name.
+    pub name: String,
+    /// Where clients reach it.
+    pub client_urls: Vec<String>,
+    /// Told back only: there are no peers.
+    pub peer_urls: Vec<String>,
+}
+
+/// The Cluster service.
+pub struct ClusterService {
+    identity: Identity,
+    info: RwLock<SelfInfo>,
+}
+
+impl ClusterService {
+    /// A service that knows one member.
+    pub fn new(identity: Identity, info: SelfInfo) -> Self {
+        Self { identity, info: RwLock::new(info) }
+    }
+
+    // Cluster answers carry no revision.
+    fn header(&self) -> Option<pb::ResponseHeader> {
+        Some(self.identity.header(0))
+    }
+
+    fn members(&self) -> Vec<pb::Member> {
+        let info = self.info.read().clone();
+        vec![pb::Member {
+            id: self.identity.member_id,
+            name: info.name,
+            peer_ur_ls: info.peer_urls,
+            client_ur_ls: info.client_urls,
+            is_learner: false,
+        }]
+    }
+
+    fn known(&self, id: u64) -> Result<(), Error> {
+        if id == self.identity.member_id { Ok(()) } else { Err(Error::MemberNotFound) }
+    }
+}
+
+/// Whether etcd takes the list for peer URLs: at least one, each with scheme, host and port only.
+fn valid_peer_urls(urls: &[String]) -> bool {
+    let valid = |url: &String| {
+        let Some((scheme, rest)) = url.trim().split_once("://") else { return false };
+        if matches!(scheme, "unix" | "unixs") {
+            return !rest.is_empty();
+        }
+        let port = |port: &str| port.parse::<u16>().is_ok();
+        matches!(scheme, "http" | "https")
+            && !rest.contains('/')
+            && rest.rsplit_once(':').is_some_and(|(_, number)| port(number))
+    };
+    !urls.is_empty() && urls.iter().all(valid)
+}
+
+#[tonic::async_trait]
+impl Cluster for ClusterService {
+    async fn member_list(
+        &self,
+        _: Request<pb::MemberListRequest>,
+    ) -> Result<Response<pb::MemberListResponse>, Status> {
+        let members = self.members();
+        Ok(Response::new(pb::MemberListResponse { header: self.header(), members }))
+    }
+
+    async fn member_add(
+        &self,
+        request: Request<pb::MemberAddRequest>,
+    ) -> Result<Response<pb::MemberAddResponse>, Status> {
+        let urls = request.into_inner().peer_ur_ls;
+        if !valid_peer_urls(&urls) {
+            return Err(Error::MemberBadUrls.into());
+        }
+        if urls.iter().any(|url| self.info.read().peer_urls.contains(url)) {
+            return Err(Error::PeerUrlExists.into());
+        }
+        Err(Error::MemberNotEnoughStarted.into())
+    }
+
+    async fn member_remove(
+        &self,
+        request: Request<pb::MemberRemoveRequest>,
+    ) -> Result<Response<pb::MemberRemoveResponse>, Status> {
+        self.known(request.into_inner().id)?;
+        Err(Error::MemberNotEnoughStarted.into())
+    }
+
+    async fn member_update(
+        &self,
+        request: Request<pb::MemberUpdateRequest>,
+    ) -> Result<Response<pb::MemberUpdateResponse>, Status> {
+        let request = request.into_inner();
+        self.known(request.id)?;
+        self.info.write().peer_urls = request.peer_ur_ls;
+        let members = self.members();
+        Ok(Response::new(pb::MemberUpdateResponse { header: self.header(), members }))
+    }
+
+    async fn member_promote(
+        &self,
+        request: Request<pb::MemberPromoteRequest>,
+    ) -> Result<Response<pb::MemberPromoteResponse>, Status> {
+        self.known(request.into_inner().id)?;
+        Err(Error::MemberNotLearner.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peer_urls() {
+        let valid = |urls: &[&str]| {
+            valid_peer_urls(&urls.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        assert!(valid(&["http://127.0.0.1:2380", "https://host:1"]));
+        assert!(valid(&["unix://peer"]));
+        for bad in [&[][..], &[""], &["127.0.0.1:2380"], &["http://host"], &["http://host:1/path"]]
+        {
+            assert!(!valid(bad), "{bad:?}");
+        }
+        assert!(!valid(&["http://host:1", "ftp://host:1"]));
+    }
+}

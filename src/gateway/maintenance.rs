@@ -1,0 +1,221 @@
+//! The Maintenance service, as a single member answers it.
+
+use super::error::{Error, read_failed};
+use super::{Context, ETCD_VERSION, STORAGE_VERSION};
+use crate::backend::{Log, Sessions};
+use crate::keyspace::command::{AlarmChange, Op, Reply, command};
+use crate::storage::{Engine, StorageError, Table};
+use leaseway_proto::etcdserverpb as pb;
+use leaseway_proto::etcdserverpb::alarm_request::AlarmAction;
+use leaseway_proto::etcdserverpb::downgrade_request::DowngradeAction;
+use leaseway_proto::server::etcdserverpb::maintenance_server::Maintenance;
+use std::future::Future;
+use std::ops::ControlFlow;
+use std::pin::Pin;
+use std::sync::Arc;
+use tokio_stream::Empty;
+use tonic::{Request, Response, Status};
+
+/// Quota that etcd reports when none is configured, in bytes.
+const DEFAULT_QUOTA: i64 = 2 * 1024 * 1024 * 1024;
+/// What etcd calls the cluster's version in downgrade answers.
+const CLUSTER_VERSION: &str = "3.7";
+
+/// Gives free space back while service goes on; resolves to whether that worked.
+pub type Shrink =
+    Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), Error>> + Send>> + Send + Sync>;
+
+/// The Maintenance service.
+pub struct MaintenanceService<L, S> {
+    context: Arc<Context<L, S>>,
+    engine: Arc<dyn Engine>,
+    shrink: Shrink,
+    quota: i64,
+}
+
+impl<L, S> MaintenanceService<L, S> {
+    /// A service in `context` over its store. `quota` in bytes; 0 means none.
+    pub fn new(
+        context: Arc<Context<L, S>>,
+        engine: Arc<dyn Engine>,
+        shrink: Shrink,
+        quota: i64,
+    ) -> Self {
+        let quota = if quota == 0 { DEFAULT_QUOTA } else { quota };
+        Self { context, engine, shrink, quota }
+    }
+}
+
+/// An alarm as etcd prints it in a status' errors.
+fn told(alarm: &pb::AlarmMember) -> String {
+    let kind = pb::AlarmType::try_from(alarm.alarm)
+        .map_or_else(|_| alarm.alarm.to_string(), |kind| kind.as_str_name().to_string());
+    let member = alarm.member_id;
+    if member == 0 { format!("alarm:{kind}") } else { format!("memberID:{member} alarm:{kind}") }
+}
+
+/// A checksum over everything in the store.
+fn hash_store(engine: &dyn Engine) -> Result<u32, StorageError> {
+    let snapshot = engine.snapshot()?;
+    let mut hash = 0;
+    for table in [Table::Rows, Table::Leases, Table::Alarms] {
+        snapshot.scan(table, &[], None, &mut |key, value| {
+            hash = crc32c::crc32c_append(hash, key);
+            hash = crc32c::crc32c_append(hash, value);
+            ControlFlow::Continue(())
+        })?;
+    }
+    Ok(hash)
+}
+
+async fn off_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Status> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| Status::internal(error.to_string()))
+}
+
+/// The `major.minor` of a version given as `x.y` or `x.y.z`.
+fn major_minor(version: &str) -> Option<(u64, u64)> {
+    let core = version.split(['-', '+']).next()?;
+    let numbers: Vec<u64> = core.split('.').map(|part| part.parse().ok()).collect::<Option<_>>()?;
+    match numbers[..] {
+        [major, minor] | [major, minor, _] => Some((major, minor)),
+        _ => None,
+    }
+}
+
+#[tonic::async_trait]
+impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
+    async fn alarm(
+        &self,
+        request: Request<pb::AlarmRequest>,
+    ) -> Result<Response<pb::AlarmResponse>, Status> {
+        let request = request.into_inner();
+        let raise = match AlarmAction::try_from(request.action) {
+            Ok(AlarmAction::Activate) => true,
+            Ok(AlarmAction::Deactivate) => false,
+            Ok(AlarmAction::Get) | Err(_) => {
+                self.context.log.barrier().await.map_err(Error::from)?;
+                let found = self.context.reader.shared().alarms.list(request.alarm);
+                self.context.reader.view().durable(found.position).await;
+                let header = Some(self.context.identity.header(self.context.revision()));
+                return Ok(Response::new(pb::AlarmResponse { header, alarms: found.value }));
+            }
+        };
+        let none = request.alarm == pb::AlarmType::None as i32;
+        let mut response = pb::AlarmResponse::default();
+        let mut revision = self.context.revision();
+        if !none {
+            let (member, alarm) = (request.member_id, request.alarm);
+            let op = Op::Alarm(AlarmChange { raise, member, alarm });
+            let outcome = self.context.log.propose(command(op)).await.map_err(Error::from)?;
+            revision = outcome.revision;
+            if let Reply::Alarm(alarms) = outcome.reply.map_err(Error::from)? {
+                response.alarms = alarms;
+            }
+        }
+        response.header = Some(self.context.identity.header(revision));
+        Ok(Response::new(response))
+    }
+
+    async fn status(
+        &self,
+        _: Request<pb::StatusRequest>,
+    ) -> Result<Response<pb::StatusResponse>, Status> {
+        let engine = self.engine.clone();
+        let size =
+            off_thread(move || engine.size()).await?.map_err(|error| read_failed(error.into()))?;
+        let published = self.context.reader.view().now();
+        let identity = self.context.identity;
+        let alarms = self.context.reader.shared().alarms.list(0).value;
+        Ok(Response::new(pb::StatusResponse {
+            header: Some(identity.header(published.visible.revision)),
+            version: ETCD_VERSION.into(),
+            db_size: i64::try_from(size.total).unwrap_or(i64::MAX),
+            leader: identity.member_id,
+            raft_index: published.position,
+            raft_term: identity.raft_term,
+            raft_applied_index: published.position,
+            errors: alarms.iter().map(told).collect(),
+            db_size_in_use: i64::try_from(size.in_use).unwrap_or(i64::MAX),
+            is_learner: false,
+            storage_version: STORAGE_VERSION.into(),
+            db_size_quota: self.quota,
+            downgrade_info: Some(pb::DowngradeInfo::default()),
+        }))
+    }
+
+    async fn defragment(
+        &self,
+        _: Request<pb::DefragmentRequest>,
+    ) -> Result<Response<pb::DefragmentResponse>, Status> {
+        (self.shrink)().await?;
+        // etcd leaves the header out here.
+        Ok(Response::new(pb::DefragmentResponse::default()))
+    }
+
+    async fn hash(
+        &self,
+        _: Request<pb::HashRequest>,
+    ) -> Result<Response<pb::HashResponse>, Status> {
+        let header = Some(self.context.identity.header(self.context.revision()));
+        let engine = self.engine.clone();
+        let hash = off_thread(move || hash_store(&*engine))
+            .await?
+            .map_err(|error| read_failed(error.into()))?;
+        Ok(Response::new(pb::HashResponse { header, hash }))
+    }
+
+    async fn hash_kv(
+        &self,
+        request: Request<pb::HashKvRequest>,
+    ) -> Result<Response<pb::HashKvResponse>, Status> {
+        let revision = request.into_inner().revision;
+        let reader = self.context.reader.clone();
+        let found = off_thread(move || reader.hash_kv(revision)).await?.map_err(read_failed)?;
+        Ok(Response::new(pb::HashKvResponse {
+            header: Some(self.context.identity.header(found.current)),
+            hash: found.hash,
+            compact_revision: found.compacted,
+            hash_revision: found.revision,
+        }))
+    }
+
+    type SnapshotStream = Empty<Result<pb::SnapshotResponse, Status>>;
+
+    async fn snapshot(
+        &self,
+        _: Request<pb::SnapshotRequest>,
+    ) -> Result<Response<Self::SnapshotStream>, Status> {
+        Err(Status::unimplemented("snapshots are not offered by this version"))
+    }
+
+    async fn move_leader(
+        &self,
+        request: Request<pb::MoveLeaderRequest>,
+    ) -> Result<Response<pb::MoveLeaderResponse>, Status> {
+        // Moving leadership to the leader is no move.
+        if request.into_inner().target_id == self.context.identity.member_id {
+            return Ok(Response::new(pb::MoveLeaderResponse::default()));
+        }
+        Err(Error::BadLeaderTransferee.into())
+    }
+
+    async fn downgrade(
+        &self,
+        request: Request<pb::DowngradeRequest>,
+    ) -> Result<Response<pb::DowngradeResponse>, Status> {
+        let request = request.into_inner();
+        match DowngradeAction::try_from(request.action) {
+            Ok(DowngradeAction::Cancel) => Ok(Response::new(pb::DowngradeResponse {
+                header: Some(self.context.identity.header(self.context.revision())),
+                version: CLUSTER_VERSION.into(),
+            })),
+            Ok(_) => match major_minor(&request.version) {
+                None => Err(Error::WrongDowngradeVersionFormat.into()),
+                Some(_) => Err(Error::InvalidDowngradeTarget.into()),
+            },
+            Err(_) => Err(Status::unknown("etcdserver: unknown method")),
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The lease table with its shadow-key index: which keys hang on which lease.
+//!
+//! Written by the apply thread only. A change is visible here a moment before its commit; whatever
+//! is read comes as [`Positioned`] with the position that must be durable before it is told.
+
+use parking_lot::RwLock;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+/// A value read from state that may run ahead of the commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Positioned<T> {
+    /// The value.
+    pub value: T,
+    /// The commit that must have succeeded before the value may leave the process.
+    pub position: u64,
+}
+
+/// A living lease, without its keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Lease id; never 0.
+    pub id: i64,
+    /// Granted seconds.
+    pub ttl: i64,
+    /// Session that keeps its time.
+    pub session: u64,
+    /// How many renewals have been logged.
+    pub renewals: u64,
+    /// Remaining seconds as last noted; 0 when never noted.
+    pub remaining: i64,
+    /// Name of the session's marker record; empty without one.
+    pub marker: String,
+}
+
+#[derive(Debug)]
+struct Held {
+    lease: Lease,
+    keys: BTreeSet<Box<[u8]>>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    leases: BTreeMap<i64, Held>,
+    position: u64,
+}
+
+/// All living leases.
+#[derive(Debug, Default)]
+pub struct LeaseTable {
+    inner: RwLock<Inner>,
+}
+
+impl LeaseTable {
+    /// Number of leases.
+    pub fn len(&self) -> usize {
+        self.inner.read().leases.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A lease, if it lives.
+    pub fn get(&self, id: i64) -> Positioned<Option<Lease>> {
+        let inner = self.inner.read();
+        let value = inner.leases.get(&id).map(|held| held.lease.clone());
+        Positioned { value, position: inner.position }
+    }
+
+    /// A lease's session, if the lease lives: the part that a renewal needs.
+    pub fn session(&self, id: i64) -> Positioned<Option<(u64, i64)>> {
+        let inner = self.inner.read();
+        let value = inner.leases.get(&id).map(|held| (held.lease.session, held.lease.ttl));
+        Positioned { value, position: inner.position }
+    }
+
+    /// All leases, by id.
+    pub fn all(&self) -> Positioned<Vec<Lease>> {
+        let inner = self.inner.read();
+        let value = inner.leases.values().map(|held| held.lease.clone()).collect();
+        Positioned { value, position: inner.position }
+    }
+
+    /// Keys attached to a lease in order, at most `limit`, behind `after` when given; `None` when
+    /// the lease does not live.
+    pub fn keys(
+        &self,
+        id: i64,
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Positioned<Option<Vec<Box<[u8]>>>> {
+        let inner = self.inner.read();
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let value = inner.leases.get(&id).map(|held| {
+            held.keys.range::<[u8], _>((start, Bound::Unbounded)).take(limit).cloned().collect()
+        });
+        Positioned { value, position: inner.position }
+    }
+
+    /// Number of keys attached to a lease; 0 when it does not live.
+    pub fn key_count(&self, id: i64) -> usize {
+        self.inner.read().leases.get(&id).map_or(0, |held| held.keys.len())
+    }
+
+    /// Whether a lease lives, staged changes included. For the writer.
+    pub(super) fn lives(&self, id: i64) -> bool {
+        self.inner.read().leases.contains_key(&id)
+    }
+
+    pub(super) fn grant(&self, lease: Lease, position: u64) {
+        let mut inner = self.inner.write();
+        inner.position = position;
+        inner.leases.insert(lease.id, Held { lease, keys: BTreeSet::new() });
+    }
+
+    /// Ends a lease; returns its keys in order.
+    pub(super) fn end(&self, id: i64, position: u64) -> Option<BTreeSet<Box<[u8]>>> {
+        let mut inner = self.inner.write();
+        inner.position = position;
+        inner.leases.remove(&id).map(|held| held.keys)
+    }
+
+    /// Changes a lease in place; returns it as it is afterwards.
+    pub(super) fn change(
+        &self,
+        id: i64,
+        position: u64,
+        change: impl FnOnce(&mut Lease) -> bool,
+    ) -> Option<Lease> {
+        let mut inner = self.inner.write();
+        let held = inner.leases.get_mut(&id)?;
+        let changed = change(&mut held.lease).then(|| held.lease.clone());
+        if changed.is_some() {
+            inner.position = position;
+        }
+        changed
+    }
+
+    /// Moves a key from lease `from` to lease `to` (0: none).
+    pub(super) fn move_key(&self, key: &[u8], from: i64, to: i64, position: u64) {
+        if from == to {
+            return;
+        }
+        let mut inner = self.inner.write();
+        inner.position = position;
+        if let Some(held) = inner.leases.get_mut(&from) {
+            held.keys.remove(key);
+        }
+        if let Some(held) = inner.leases.get_mut(&to) {
+            held.keys.insert(key.into());
+        }
+    }
+}

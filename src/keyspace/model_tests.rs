@@ -1,0 +1,1 @@
+//! Random commands against a naive model.

@@ -1,0 +1,145 @@
+//! Where bytes are kept: tables of byte keys and byte values behind a small engine trait.
+//!
+//! Owns: tables, snapshots, durable commits. Relies on: nothing above it. Deliberately absent:
+//! any knowledge of keys, revisions or leases beyond each table's own encoding (one file a table).
+
+pub mod power_cut;
+pub mod redb_engine;
+pub mod tables;
+
+use bytes::Bytes;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// The tables of a data directory. Each has its own file under `tables/` with its encoding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Table {
+    /// Single facts about the store: identity, format, position. See [`tables::meta`].
+    Meta,
+    /// One row per change, in revision order. See [`tables::rows`].
+    Rows,
+    /// Living leases. See [`tables::leases`].
+    Leases,
+    /// Raised alarms. See [`tables::alarms`].
+    Alarms,
+}
+
+/// Why storage could not do what was asked. None of these is survivable for a write.
+#[derive(Debug, thiserror::Error)]
+pub enum StorageError {
+    /// The operating system refused a read, a write or a sync.
+    #[error("{0}")]
+    Io(String),
+    /// What is stored is not what was written.
+    #[error("the data is corrupted: {0}")]
+    Corrupted(String),
+    /// The store was closed, or an earlier failure poisoned it.
+    #[error("the store is closed: {0}")]
+    Closed(String),
+}
+
+/// Bytes on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    /// Length of the file.
+    pub total: u64,
+    /// Part of it that holds live data and its bookkeeping.
+    pub in_use: u64,
+}
+
+/// Changes that are committed together.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// Keys with their new value, or `None` to delete; a later change of a key wins.
+    pub changes: Vec<Change>,
+}
+
+/// One change of a [`Batch`].
+#[derive(Debug)]
+pub struct Change {
+    /// In which table.
+    pub table: Table,
+    /// Key, encoded by the table's own file.
+    pub key: Bytes,
+    /// New value, or `None` to delete the key.
+    pub value: Option<Bytes>,
+}
+
+impl Batch {
+    /// Sets a key.
+    pub fn put(&mut self, table: Table, key: impl Into<Bytes>, value: impl Into<Bytes>) {
+        self.changes.push(Change { table, key: key.into(), value: Some(value.into()) });
+    }
+
+    /// Removes a key; removing an absent key is allowed.
+    pub fn delete(&mut self, table: Table, key: impl Into<Bytes>) {
+        self.changes.push(Change { table, key: key.into(), value: None });
+    }
+
+    /// Whether there is nothing to commit.
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+}
+
+/// What [`Snapshot::scan`] calls for each row.
+pub type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
+
+/// An unchanging view of everything that was committed when it was taken.
+pub trait Snapshot: Send + Sync {
+    /// Hands the value of `key` to `visit`; returns whether the key exists.
+    ///
+    /// # Errors
+    /// I/O errors and corruption found on the way.
+    fn get(
+        &self,
+        table: Table,
+        key: &[u8],
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> Result<bool, StorageError>;
+
+    /// Visits keys from `from` (inclusive) to `to` (exclusive; `None` is the end) in order, until
+    /// `visit` breaks.
+    ///
+    /// # Errors
+    /// I/O errors and corruption found on the way.
+    fn scan(
+        &self,
+        table: Table,
+        from: &[u8],
+        to: Option<&[u8]>,
+        visit: Visit<'_>,
+    ) -> Result<(), StorageError>;
+}
+
+/// A storage engine. Implementations: [`redb_engine::RedbEngine`] over a file, over memory, or over
+/// the power-cutting disk of [`power_cut`].
+pub trait Engine: Send + Sync {
+    /// A view of the last commit.
+    ///
+    /// # Errors
+    /// Fails when the store is closed or poisoned.
+    fn snapshot(&self) -> Result<Arc<dyn Snapshot>, StorageError>;
+
+    /// Makes a batch durable: when this returns `Ok`, the batch survives a power cut.
+    ///
+    /// # Errors
+    /// After any error the engine is poisoned and every later call fails too.
+    fn commit(&self, batch: &Batch) -> Result<(), StorageError>;
+
+    /// Bytes used.
+    ///
+    /// # Errors
+    /// Fails when the store is closed or poisoned.
+    fn size(&self) -> Result<Size, StorageError>;
+
+    /// Gives free space back to the file system. Waits for snapshots to be dropped and holds up
+    /// new ones while it runs.
+    ///
+    /// # Errors
+    /// As [`Engine::commit`].
+    fn shrink(&self) -> Result<(), StorageError>;
+
+    /// Writes what a fast start needs and closes; later calls fail with [`StorageError::Closed`].
+    fn close(&self);
+}

@@ -1,0 +1,305 @@
+//! The engine over redb: a copy-on-write B-tree in one file, with page checksums.
+//!
+//! A commit is one fsync. The last commit's read transaction is kept and shared by all readers, so
+//! that a read costs no bookkeeping in redb; it is replaced after each commit.
+//!
+//! redb checks what it can when a file is opened, but a page that changes under a running process
+//! may make it panic. Such a panic is caught here and reported as corruption.
+
+use super::{Batch, Engine, Size, Snapshot, StorageError, Table, Visit};
+use parking_lot::{Mutex, RwLock};
+use redb::{
+    Builder, Database, Durability, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition,
+};
+use std::ops::{Bound, ControlFlow};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+
+type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
+
+const TABLES: [(Table, Definition); 4] = [
+    (Table::Meta, TableDefinition::new("meta")),
+    (Table::Rows, TableDefinition::new("rows")),
+    (Table::Leases, TableDefinition::new("leases")),
+    (Table::Alarms, TableDefinition::new("alarms")),
+];
+
+/// A store in redb's file format.
+pub struct RedbEngine {
+    // `None` once closed or poisoned. Readers and the writer share; shrinking is exclusive.
+    database: RwLock<Option<Database>>,
+    latest: RwLock<Option<Arc<dyn Snapshot>>>,
+    poisoned: Mutex<Option<String>>,
+}
+
+struct RedbSnapshot {
+    tables: [ReadOnlyTable<&'static [u8], &'static [u8]>; TABLES.len()],
+}
+
+fn failed(error: impl Into<redb::Error>) -> StorageError {
+    match error.into() {
+        redb::Error::Corrupted(what) => StorageError::Corrupted(what),
+        redb::Error::Io(error) => StorageError::Io(error.to_string()),
+        redb::Error::PreviousIo => StorageError::Closed("an earlier I/O error".into()),
+        redb::Error::DatabaseClosed => StorageError::Closed("it has been closed".into()),
+        redb::Error::UpgradeRequired(version) => {
+            StorageError::Corrupted(format!("file format {version} is not supported"))
+        }
+        other => StorageError::Io(other.to_string()),
+    }
+}
+
+/// Runs an engine call; a panic inside redb becomes an error that says so.
+fn guarded<T>(call: impl FnOnce() -> Result<T, StorageError>) -> Result<T, StorageError> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => result,
+        Err(panic) => {
+            let text = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| panic.downcast_ref::<&str>().copied())
+                .unwrap_or("unknown failure");
+            Err(StorageError::Corrupted(format!("the storage engine stopped: {text}")))
+        }
+    }
+}
+
+impl RedbEngine {
+    /// Opens or creates the file at `path`, checking every page's checksum on the way.
+    ///
+    /// `cache_bytes` bounds the page cache. With `sync` false nothing is ever synced: faster, and a
+    /// power cut may lose or destroy everything.
+    ///
+    /// # Errors
+    /// The file can't be opened, is not a store, or is corrupted.
+    pub fn open(path: &Path, cache_bytes: usize, sync: bool) -> Result<Self, StorageError> {
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .map_err(|error| StorageError::Io(error.to_string()))?;
+        let backend = redb::backends::FileBackend::new(file).map_err(failed)?;
+        if sync {
+            return Self::with_backend(backend, cache_bytes);
+        }
+        Self::with_backend(NoSync(backend), cache_bytes)
+    }
+
+    /// An engine that keeps everything in memory, for tests and throw-away servers.
+    ///
+    /// # Errors
+    /// As [`RedbEngine::open`].
+    pub fn in_memory() -> Result<Self, StorageError> {
+        Self::with_backend(redb::backends::InMemoryBackend::new(), 64 << 20)
+    }
+
+    /// An engine over any backend of redb's.
+    ///
+    /// # Errors
+    /// As [`RedbEngine::open`].
+    pub fn with_backend(
+        backend: impl StorageBackend,
+        cache_bytes: usize,
+    ) -> Result<Self, StorageError> {
+        guarded(|| {
+            let mut builder = Builder::new();
+            builder.set_cache_size(cache_bytes).set_check_integrity_on_open(true);
+            let database = builder.create_with_backend(backend).map_err(failed)?;
+            let transaction = database.begin_write().map_err(failed)?;
+            for (_, definition) in TABLES {
+                transaction.open_table(definition).map_err(failed)?;
+            }
+            transaction.commit().map_err(failed)?;
+            let latest = RedbSnapshot::take(&database)?;
+            Ok(Self {
+                database: RwLock::new(Some(database)),
+                latest: RwLock::new(Some(latest)),
+                poisoned: Mutex::new(None),
+            })
+        })
+    }
+
+    fn closed(&self) -> StorageError {
+        let why = self.poisoned.lock().clone();
+        StorageError::Closed(why.unwrap_or_else(|| "it has been closed".into()))
+    }
+
+    fn poison(&self, error: StorageError) -> StorageError {
+        self.poisoned.lock().get_or_insert_with(|| error.to_string());
+        *self.latest.write() = None;
+        error
+    }
+
+    fn write(&self, batch: &Batch) -> Result<(), StorageError> {
+        let guard = self.database.read();
+        let database = guard.as_ref().ok_or_else(|| self.closed())?;
+        let mut transaction = database.begin_write().map_err(failed)?;
+        transaction.set_durability(Durability::Immediate).map_err(failed)?;
+        for (table, definition) in TABLES {
+            let mut changes =
+                batch.changes.iter().filter(|change| change.table == table).peekable();
+            if changes.peek().is_none() {
+                continue;
+            }
+            let mut open = transaction.open_table(definition).map_err(failed)?;
+            for change in changes {
+                match &change.value {
+                    Some(value) => open.insert(&change.key[..], &value[..]).map_err(failed)?,
+                    None => open.remove(&change.key[..]).map_err(failed)?,
+                };
+            }
+        }
+        transaction.commit().map_err(failed)?;
+        let snapshot = RedbSnapshot::take(database)?;
+        *self.latest.write() = Some(snapshot);
+        Ok(())
+    }
+}
+
+impl Engine for RedbEngine {
+    fn snapshot(&self) -> Result<Arc<dyn Snapshot>, StorageError> {
+        self.latest.read().clone().ok_or_else(|| self.closed())
+    }
+
+    fn commit(&self, batch: &Batch) -> Result<(), StorageError> {
+        if self.poisoned.lock().is_some() {
+            return Err(self.closed());
+        }
+        guarded(|| self.write(batch)).map_err(|error| self.poison(error))
+    }
+
+    fn size(&self) -> Result<Size, StorageError> {
+        guarded(|| {
+            let guard = self.database.read();
+            let database = guard.as_ref().ok_or_else(|| self.closed())?;
+            let transaction = database.begin_write().map_err(failed)?;
+            let stats = transaction.stats().map_err(failed)?;
+            let page = stats.page_size() as u64;
+            transaction.abort().map_err(failed)?;
+            let total = stats.allocated_pages() * page;
+            let in_use = stats.stored_bytes() + stats.metadata_bytes() + stats.fragmented_bytes();
+            Ok(Size { total: total.max(in_use), in_use })
+        })
+    }
+
+    fn shrink(&self) -> Result<(), StorageError> {
+        // Readers hold the snapshot's Arc for the length of one read; the write lock on `latest`
+        // keeps new ones out, and dropping ours lets redb see the file as unread.
+        let mut latest = self.latest.write();
+        let mut guard = self.database.write();
+        let database = guard.as_mut().ok_or_else(|| self.closed())?;
+        let Some(mut old) = latest.take() else { return Err(self.closed()) };
+        while Arc::get_mut(&mut old).is_none() {
+            std::thread::sleep(std::time::Duration::from_micros(100));
+        }
+        drop(old);
+        let result = guarded(|| {
+            database.compact().map_err(failed)?;
+            RedbSnapshot::take(database)
+        });
+        match result {
+            Ok(snapshot) => {
+                *latest = Some(snapshot);
+                Ok(())
+            }
+            Err(error) => {
+                self.poisoned.lock().get_or_insert_with(|| error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    fn close(&self) {
+        *self.latest.write() = None;
+        let database = self.database.write().take();
+        // Dropping writes redb's allocator state, so that the next start needs no repair.
+        let _ = guarded(|| {
+            drop(database);
+            Ok(())
+        });
+    }
+}
+
+impl RedbSnapshot {
+    fn take(database: &Database) -> Result<Arc<dyn Snapshot>, StorageError> {
+        let transaction = database.begin_read().map_err(failed)?;
+        let open = |(_, definition): (Table, Definition)| transaction.open_table(definition);
+        let [meta, rows, leases, alarms] = TABLES.map(open);
+        Ok(Arc::new(Self {
+            tables: [
+                meta.map_err(failed)?,
+                rows.map_err(failed)?,
+                leases.map_err(failed)?,
+                alarms.map_err(failed)?,
+            ],
+        }))
+    }
+}
+
+impl Snapshot for RedbSnapshot {
+    fn get(
+        &self,
+        table: Table,
+        key: &[u8],
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> Result<bool, StorageError> {
+        guarded(|| {
+            let Some(value) = self.tables[table as usize].get(key).map_err(failed)? else {
+                return Ok(false);
+            };
+            visit(value.value());
+            Ok(true)
+        })
+    }
+
+    fn scan(
+        &self,
+        table: Table,
+        from: &[u8],
+        to: Option<&[u8]>,
+        visit: Visit<'_>,
+    ) -> Result<(), StorageError> {
+        guarded(|| {
+            let end = to.map_or(Bound::Unbounded, Bound::Excluded);
+            let bounds = (Bound::Included(from), end);
+            if to.is_some_and(|to| to <= from) {
+                return Ok(());
+            }
+            for row in self.tables[table as usize].range::<&[u8]>(bounds).map_err(failed)? {
+                let (key, value) = row.map_err(failed)?;
+                if let ControlFlow::Break(()) = visit(key.value(), value.value()) {
+                    break;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// A backend that answers syncs without doing them.
+#[derive(Debug)]
+struct NoSync<B>(B);
+
+impl<B: StorageBackend> StorageBackend for NoSync<B> {
+    fn len(&self) -> Result<u64, std::io::Error> {
+        self.0.len()
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), std::io::Error> {
+        self.0.read(offset, out)
+    }
+    fn set_len(&self, len: u64) -> Result<(), std::io::Error> {
+        self.0.set_len(len)
+    }
+    fn sync_data(&self) -> Result<(), std::io::Error> {
+        Ok(())
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), std::io::Error> {
+        self.0.write(offset, data)
+    }
+    fn close(&self) -> Result<(), std::io::Error> {
+        self.0.close()
+    }
+}
