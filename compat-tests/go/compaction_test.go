@@ -7,6 +7,8 @@ import (
 	"google.golang.org/grpc/codes"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"leaseway/compat-tests/harness"
 )
 
 const (
@@ -87,9 +89,23 @@ func TestPhysicalCompactionOfLargeHistory(t *testing.T) {
 	}
 }
 
-func TestAutoCompactionByRevision(t *testing.T) {
-	// With retention "100" in revision mode etcd compacts only every 5 minutes;
-	// what can be seen at once is that the flags are taken.
-	_, client, ctx := start(t, "--auto-compaction-mode=revision", "--auto-compaction-retention=100")
-	putAll(t, ctx, client, "a=1")
+func TestPeriodicAutoCompaction(t *testing.T) {
+	server, client, ctx := start(t, "--auto-compaction-mode=periodic", "--auto-compaction-retention=1s")
+	revision := putAll(t, ctx, client, "a=1", "a=2", "a=3")
+	harness.Eventually(t, callDeadline, "history is given up", func() error {
+		putAll(t, ctx, client, "tick=1") // what is old is counted from what was current
+		if compacted := must(client.HashKV(ctx, server.Endpoint, 0))(t).CompactRevision; compacted < revision {
+			return fmt.Errorf("compacted to %d", compacted)
+		}
+		return nil
+	})
+	_, err := client.Get(ctx, "a", clientv3.WithRev(revision-1))
+	wantStatus(t, err, codes.OutOfRange, compactedText)
+	equal(t, "value", pairs(must(client.Get(ctx, "a"))(t).Kvs), "a=3")
+}
+
+func TestAutoCompactionSettings(t *testing.T) {
+	// The revision mode acts every five minutes only; here it has to be taken.
+	_, client, ctx := start(t, "--auto-compaction-mode=revision", "--auto-compaction-retention=1000")
+	equal(t, "serves", putAll(t, ctx, client, "a=1"), 2)
 }

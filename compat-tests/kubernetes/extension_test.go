@@ -10,7 +10,7 @@ import (
 
 const (
 	definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-	widgets     = "/apis/compat.example.com/v1/namespaces/work/widgets"
+	widgets     = "/apis/compat.example.com/v1/namespaces/shop/widgets"
 )
 
 func widgetDefinition() object {
@@ -92,9 +92,9 @@ const manifest = `
 apiVersion: v1
 kind: List
 items:
-- {apiVersion: v1, kind: ConfigMap, metadata: {name: from-kubectl, namespace: work}, data: {k: "%s"}}
-- {apiVersion: v1, kind: Secret, metadata: {name: from-kubectl, namespace: work}, stringData: {k: "%s"}}
-- {apiVersion: compat.example.com/v1, kind: Widget, metadata: {name: from-kubectl, namespace: work}, spec: {size: 1}}
+- {apiVersion: v1, kind: ConfigMap, metadata: {name: from-kubectl, namespace: shop}, data: {k: "%s"}}
+- {apiVersion: v1, kind: Secret, metadata: {name: from-kubectl, namespace: shop}, stringData: {k: "%s"}}
+- {apiVersion: compat.example.com/v1, kind: Widget, metadata: {name: from-kubectl, namespace: shop}, spec: {size: 1}}
 `
 
 func stepKubectl(t *testing.T, a *apiServer) {
@@ -108,11 +108,11 @@ func stepKubectl(t *testing.T, a *apiServer) {
 	contains(a.kubectl(fmt.Sprintf(manifest, "2", "1"), "apply", "-f", "-"), "configmap/from-kubectl configured")
 	contains(a.kubectl(fmt.Sprintf(manifest, "2", "1"), "apply", "-f", "-"), "configmap/from-kubectl unchanged")
 	contains(a.kubectl(fmt.Sprintf(manifest, "3", "1"), "apply", "--server-side", "--force-conflicts", "-f", "-"), "serverside-applied")
-	contains(a.kubectl("", "get", "configmaps,secrets,widgets", "-n", "work", "-o", "name"), "widget.compat.example.com/from-kubectl")
-	contains(a.kubectl("", "get", "configmap", "from-kubectl", "-n", "work", "-o", "jsonpath={.data.k}"), "3")
-	contains(a.kubectl("", "label", "configmap", "from-kubectl", "-n", "work", "by=kubectl"), "labeled")
-	contains(a.kubectl("", "wait", "--for=jsonpath={.data.k}=3", "configmap/from-kubectl", "-n", "work", "--timeout=10s"), "condition met")
-	contains(a.kubectl("", "delete", "configmap,secret,widget", "from-kubectl", "-n", "work"), "deleted")
+	contains(a.kubectl("", "get", "configmaps,secrets,widgets", "-n", "shop", "-o", "name"), "widget.compat.example.com/from-kubectl")
+	contains(a.kubectl("", "get", "configmap", "from-kubectl", "-n", "shop", "-o", "jsonpath={.data.k}"), "3")
+	contains(a.kubectl("", "label", "configmap", "from-kubectl", "-n", "shop", "by=kubectl"), "labeled")
+	contains(a.kubectl("", "wait", "--for=jsonpath={.data.k}=3", "configmap/from-kubectl", "-n", "shop", "--timeout=10s"), "condition met")
+	contains(a.kubectl("", "delete", "configmap,secret,widget", "from-kubectl", "-n", "shop"), "deleted")
 	contains(a.kubectl("", "api-resources", "--api-group=compat.example.com"), "widgets")
 	contains(a.kubectl("", "get", "--raw", "/readyz"), "ok")
 }

@@ -76,6 +76,6 @@ func labelled(o object, key, value string) object {
 	return o
 }
 
-const configMaps = "/api/v1/namespaces/work/configmaps"
+const configMaps = "/api/v1/namespaces/shop/configmaps"
 
 func numbered(prefix string, i int) string { return fmt.Sprintf("%s-%03d", prefix, i) }

@@ -44,11 +44,11 @@ func stepReady(t *testing.T, a *apiServer) {
 }
 
 func stepNamespaces(t *testing.T, a *apiServer) {
-	for _, name := range []string{"work", "gone"} {
+	for _, name := range []string{"shop", "gone"} {
 		created := a.create("/api/v1/namespaces", namespace(name))
 		equal(t, "phase", field[string](created, "status", "phase"), "Active")
 	}
-	a.expect(409, "POST", "/api/v1/namespaces", namespace("work"))
+	a.expect(409, "POST", "/api/v1/namespaces", namespace("shop"))
 	a.expect(404, "POST", "/api/v1/namespaces/none/configmaps", configMap("x", nil))
 	deleted := a.remove("/api/v1/namespaces/gone")
 	equal(t, "phase", field[string](deleted, "status", "phase"), "Terminating")
@@ -264,16 +264,16 @@ func stepWatchList(t *testing.T, a *apiServer) {
 	// A consistent read must show what was written just before, though the
 	// resource's own prefix has been quiet: repeated, as it is a matter of timing.
 	for i := range 20 {
-		a.create("/api/v1/namespaces/work/secrets", object{"apiVersion": "v1", "kind": "Secret", "metadata": metadata(numbered("s", i))})
+		a.create("/api/v1/namespaces/shop/secrets", object{"apiVersion": "v1", "kind": "Secret", "metadata": metadata(numbered("s", i))})
 		began := time.Now()
-		equal(t, "consistent", len(a.get("/api/v1/namespaces/work/secrets").items()), i+1)
-		a.get("/api/v1/namespaces/work/services")
+		equal(t, "consistent", len(a.get("/api/v1/namespaces/shop/secrets").items()), i+1)
+		a.get("/api/v1/namespaces/shop/services")
 		equal(t, "answered without delay", time.Since(began) < 2500*time.Millisecond, true)
 	}
 }
 
 func stepLeases(t *testing.T, a *apiServer) {
-	const leases = "/apis/coordination.k8s.io/v1/namespaces/work/leases"
+	const leases = "/apis/coordination.k8s.io/v1/namespaces/shop/leases"
 	spec := func(holder string, transitions int) object {
 		return object{"holderIdentity": holder, "leaseDurationSeconds": 15, "leaseTransitions": transitions,
 			"renewTime": time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")}

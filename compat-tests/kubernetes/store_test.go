@@ -117,7 +117,7 @@ func checkEverything(t *testing.T, a *apiServer) {
 	equal(t, "counter", field[string](a.get(configMaps+"/counter"), "data", "n"), "40")
 	equal(t, "even", len(a.get(configMaps+"?labelSelector=half%3Deven").items()), pagedObjects/2)
 	equal(t, "odd", len(a.get(configMaps+"?labelSelector=half%3Dodd").items()), 0)
-	equal(t, "secrets", len(a.get("/api/v1/namespaces/work/secrets").items()), 20)
+	equal(t, "secrets", len(a.get("/api/v1/namespaces/shop/secrets").items()), 20)
 	equal(t, "applied", field[string](a.get(configMaps+"/applied"), "data", "a"), "other")
 	harness.Eventually(t, requestDeadline, "custom resources are served", func() error {
 		code, body, err := a.try("GET", widgets+"/kept", "", nil)
