@@ -25,7 +25,12 @@ fn main() -> ExitCode {
             return ExitCode::from(error.exit_code);
         }
     };
-    match start_log(&config).and_then(|()| run(&config)) {
+    if let Err(error) = log::start(&config.log) {
+        eprintln!("leaseway: {error}");
+        return ExitCode::FAILURE;
+    }
+    log::write_notes(&config.notes);
+    match run(&config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
             tracing::error!("{message}");
@@ -51,15 +56,6 @@ fn print(text: &str) -> ExitCode {
     // Whoever closed the pipe has seen enough.
     let _ = std::io::stdout().write_all(text.as_bytes());
     ExitCode::SUCCESS
-}
-
-fn start_log(config: &Config) -> Result<(), String> {
-    log::start(&config.log).map_err(|error| {
-        eprintln!("leaseway: {error}");
-        error.to_string()
-    })?;
-    log::write_notes(&config.notes);
-    Ok(())
 }
 
 fn run(config: &Config) -> Result<(), String> {

@@ -66,6 +66,7 @@ impl Services {
 
     /// Adds a generated server. Set its message limits and compression before.
     #[must_use]
+    #[expect(clippy::should_implement_trait, reason = "adding a service is not arithmetic")]
     pub fn add<S>(mut self, service: S) -> Services
     where
         S: Service<

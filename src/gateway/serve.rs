@@ -35,7 +35,9 @@ const RESETS_PENDING_MAX: usize = 4096;
 const HTTP1_HEADER_TIMEOUT: Duration = Duration::from_secs(300);
 /// How long unary calls may take to end once the server stops.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(2500);
-/// How long connections may take to close after that.
+/// How long what streams may go on after that: for last words, such as a change of health.
+const LINGER: Duration = Duration::from_millis(200);
+/// How long connections may take to close in the end.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Pause after a failed accept, as the usual reason (no file descriptors) does not pass at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -133,6 +135,9 @@ impl Server {
         if tokio::time::timeout(DRAIN_TIMEOUT, drained).await.is_err() {
             let calls = self.app.services.unary_in_flight();
             tracing::warn!(calls, "closing connections with calls that did not end in time");
+        }
+        if tokio::time::timeout(LINGER, self.ended.recv()).await.is_ok() {
+            return;
         }
         self.stage.send_replace(Stage::Closing);
         if tokio::time::timeout(CLOSE_TIMEOUT, self.ended.recv()).await.is_err() {

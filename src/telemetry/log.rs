@@ -257,8 +257,7 @@ mod tests {
         let kept = Arc::new(Mutex::new(Vec::new()));
         let subscriber = tracing_subscriber::registry().with(Kept(format, kept.clone()));
         tracing::subscriber::with_default(subscriber, log);
-        let lines = kept.lock().clone();
-        lines
+        std::mem::take(&mut *kept.lock())
     }
 
     #[test]

@@ -175,6 +175,9 @@ impl HealthMetrics {
             "Health checks that passed.",
             &self.success_total,
         );
+        if self.checks.iter().all(|check| check.runs() == 0) {
+            return;
+        }
         let name = "etcd_server_healthcheck";
         out.header(name, "The last result of each kind of health check.", "gauge");
         for check in self.checks.iter().filter(|check| check.runs() > 0) {

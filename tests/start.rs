@@ -1,0 +1,161 @@
+//! Starting and stopping the binary.
+
+mod support;
+
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use support::{Finished, PATIENCE, Server, exchange, finish, free_port, leaseway};
+
+/// Asserts a refusal: the exit code, one line (and a hint after usage errors), no backtrace.
+fn assert_refused(run: &Finished, code: i32, parts: &[&str]) {
+    assert_eq!(run.code, Some(code), "{run:?}");
+    let lines: Vec<&str> =
+        run.stderr.lines().filter(|line| !line.contains("\"level\":\"info\"")).collect();
+    assert_eq!(lines.len(), if code == 2 { 2 } else { 1 }, "{run:?}");
+    for part in parts {
+        assert!(lines[0].contains(part), "{part:?} is not in {:?}", lines[0]);
+    }
+    assert!(!run.stderr.contains("stack backtrace") && !run.stderr.contains("panicked"), "{run:?}");
+}
+
+fn refused(args: &[&str], code: i32, parts: &[&str]) {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    assert_refused(&finish(leaseway().current_dir(dir.path()).args(args)), code, parts);
+}
+
+#[test]
+fn bad_flags_are_refused_in_one_line() {
+    refused(&["--nosuch"], 2, &["flag provided but not defined: -nosuch"]);
+    refused(&["--max-txn-ops=x"], 2, &["invalid value \"x\" for flag -max-txn-ops: parse error"]);
+    refused(
+        &["--listen-client-urls=http://127.0.0.1:1"],
+        1,
+        &["--advertise-client-urls is required"],
+    );
+    refused(&["--config-file=/nonexistent/x.yaml"], 1, &["/nonexistent/x.yaml", "No such file"]);
+    refused(&["--log-outputs=/nonexistent/log"], 1, &["log file /nonexistent/log", "No such file"]);
+    let urls = ["--listen-client-urls=https://127.0.0.1:1", "--advertise-client-urls=https://a:1"];
+    refused(&urls, 1, &["https://127.0.0.1:1", "TLS is not supported"]);
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let taken = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let url = format!("http://127.0.0.1:{}", taken.local_addr().expect("address").port());
+    let args = ["--listen-client-urls", &url, "--advertise-client-urls", &url];
+    refused(&args, 1, &[&format!("cannot listen on {url}: "), "in use"]);
+    let free = format!("http://127.0.0.1:{}", free_port());
+    let args = [
+        "--listen-client-urls",
+        &free,
+        "--advertise-client-urls",
+        &free,
+        "--listen-metrics-urls",
+        &url,
+    ];
+    refused(&args, 1, &[&format!("cannot listen on {url}: "), "in use"]);
+}
+
+#[test]
+fn a_data_directory_has_one_owner() {
+    let mut first = Server::start(&[]);
+    let url = format!("http://127.0.0.1:{}", free_port());
+    let args =
+        ["--data-dir", "data", "--listen-client-urls", &url, "--advertise-client-urls", &url];
+    let second = finish(leaseway().current_dir(first.dir.path()).args(args));
+    assert_refused(&second, 1, &["data directory data is in use by another process"]);
+    assert_eq!(first.http("GET", "/version", &[]).status, 200, "the first one goes on");
+    // Even a process that could not clean up leaves the directory free.
+    first.signal("KILL");
+    first.wait();
+    let mut third = std::process::Command::new(env!("CARGO_BIN_EXE_leaseway"));
+    let log = first.dir.path().join("third.log");
+    let mut third = third
+        .current_dir(first.dir.path())
+        .args(args)
+        .stdout(std::fs::File::create(&log).expect("file"))
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("starts");
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while !std::fs::read_to_string(&log).unwrap_or_default().contains("serves the etcd") {
+        assert!(std::time::Instant::now() < deadline && third.try_wait().expect("child").is_none());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    third.kill().expect("running");
+    third.wait().expect("ended");
+}
+
+#[test]
+fn a_data_directory_that_cannot_be_used_is_named() {
+    refused(&["--data-dir=/proc/nowhere"], 1, &["cannot access data directory /proc/nowhere"]);
+    let dir = tempfile::tempdir().expect("temporary directory");
+    std::fs::create_dir_all(dir.path().join("default.etcd/member")).expect("etcd's folder");
+    let run = finish(leaseway().current_dir(dir.path()));
+    assert_refused(&run, 1, &["data directory default.etcd holds the data of an etcd member"]);
+}
+
+#[test]
+fn a_unix_socket_is_served_and_cleaned_up() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let path = dir.path().join("a.sock");
+    // What a killed process leaves behind is replaced.
+    drop(std::os::unix::net::UnixListener::bind(&path).expect("stale socket"));
+    let url = format!("unix://{}", path.display());
+    let mut server = Server::start(&["--listen-metrics-urls", &url]);
+    let connect = || {
+        let stream = UnixStream::connect(&path).expect("connects");
+        stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        stream
+    };
+    let answer = exchange(&mut connect(), "GET", "/metrics", &[]);
+    assert_eq!(answer.status, 200);
+    assert!(answer.body.contains("etcd_server_version{server_version=\"3.7.3\"} 1"));
+    let args = ["--listen-client-urls", &url, "--advertise-client-urls", "http://a:1"];
+    refused(&args, 1, &["another process listens there", &url]);
+    server.signal("TERM");
+    assert_eq!(server.wait().0, Some(0));
+    assert!(!path.exists(), "the socket stays behind");
+    std::fs::write(&path, "precious").expect("file");
+    refused(&args, 1, &["not a socket", &url]);
+    assert_eq!(std::fs::read_to_string(&path).expect("kept"), "precious");
+}
+
+#[test]
+fn signals_end_the_process_in_order() {
+    for signal in ["TERM", "INT"] {
+        let mut server = Server::start(&[]);
+        server.signal(signal);
+        let (code, took) = server.wait();
+        assert_eq!(code, Some(0), "{signal}: {}", server.log());
+        assert!(took < Duration::from_secs(5), "{signal}: {took:?}");
+        assert!(server.log().contains("\"msg\":\"stopped\""));
+    }
+}
+
+#[test]
+fn idle_and_half_open_connections_do_not_delay_the_end() {
+    let mut server = Server::start(&[]);
+    let silent = std::net::TcpStream::connect(("127.0.0.1", server.port)).expect("connects");
+    let mut half = std::net::TcpStream::connect(("127.0.0.1", server.port)).expect("connects");
+    std::io::Write::write_all(&mut half, b"GET /health HTTP/1.1\r\nHost: ").expect("sends");
+    assert_eq!(server.http("GET", "/version", &[]).status, 200);
+    server.signal("TERM");
+    let (code, took) = server.wait();
+    assert_eq!(code, Some(0));
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    drop((silent, half));
+}
+
+#[test]
+fn a_person_is_told_where_and_what() {
+    let mut server = Server::start(&["--log-outputs=run.log"]);
+    server.wait_for_log("serves the etcd");
+    let greeting = server.log();
+    let [line] = greeting.lines().collect::<Vec<_>>()[..] else { panic!("one line: {greeting}") };
+    let url = format!("http://127.0.0.1:{}", server.port);
+    assert!(line.contains(&url) && line.contains("data is in data"), "{line}");
+    assert!(!greeting.contains('\u{1b}'), "colours: {greeting:?}");
+}
