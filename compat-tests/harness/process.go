@@ -34,7 +34,7 @@ func StartProcess(t testing.TB, name string, extraEnv []string, path string, arg
 	t.Cleanup(func() {
 		p.Kill()
 		if t.Failed() {
-			t.Logf("last output of %s:\n%s", name, p.output.tail(2500))
+			t.Logf("last output of %s:\n%s", name, p.output.tail(1500))
 		}
 	})
 	return p

@@ -177,7 +177,9 @@ func (a *apiServer) try(method, path, contentType string, body []byte) (int, []b
 	return response.StatusCode, answer, err
 }
 
-// request sends an object and returns the status and the answer's object.
+// request sends an object and returns the status and the answer's object. It
+// comes back when the API server says 429, as every client does: it says so while
+// its cache starts over after the store was away.
 func (a *apiServer) request(method, path, contentType string, body any) (int, object) {
 	a.t.Helper()
 	var encoded []byte
@@ -186,10 +188,19 @@ func (a *apiServer) request(method, path, contentType string, body any) (int, ob
 		encoded, err = json.Marshal(body)
 		a.noError(err)
 	}
-	code, answer, err := a.try(method, path, contentType, encoded)
-	if err != nil {
-		a.t.Fatalf("%s %s: %v", method, path, err)
-	}
+	var code int
+	var answer []byte
+	harness.Eventually(a.t, requestDeadline, method+" "+path, func() error {
+		var err error
+		code, answer, err = a.try(method, path, contentType, encoded)
+		if err != nil {
+			a.t.Fatalf("%s %s: %v", method, path, err)
+		}
+		if code == http.StatusTooManyRequests {
+			return fmt.Errorf("%s", answer)
+		}
+		return nil
+	})
 	var decoded object
 	if err := json.Unmarshal(answer, &decoded); err != nil {
 		a.t.Fatalf("%s %s: %d %s", method, path, code, answer)

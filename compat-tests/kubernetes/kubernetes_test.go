@@ -35,7 +35,6 @@ func TestKubernetes(t *testing.T) {
 	}
 	for _, step := range steps {
 		if !t.Run(step.name, func(t *testing.T) { step.run(t, a.in(t)) }) {
-			t.Logf("last lines of kube-apiserver:\n%s", lastLines(a.process.Output(), 20))
 			return
 		}
 	}
