@@ -25,7 +25,9 @@ use rows::{Row, Sizes};
 use servers::{Product, Server};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 use workload::Outcome;
 
@@ -33,13 +35,22 @@ use workload::Outcome;
 const AROUND_A_ROW: Duration = Duration::from_secs(1_200);
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<()> {
-    let options = Options::parse();
+async fn main() -> ExitCode {
+    match run(&Options::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("leaseway-compare: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(options: &Options) -> Result<()> {
     options.validate()?;
     // An interrupted run drops what it was doing, which kills its server and removes its data.
-    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
-        result = compare(&options) => result,
+        result = compare(options) => result,
         _ = tokio::signal::ctrl_c() => bail!("interrupted"),
         _ = terminate.recv() => bail!("terminated"),
     }
