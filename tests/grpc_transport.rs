@@ -197,6 +197,47 @@ fn cases() -> Vec<Case> {
             "",
         ),
     ];
+    let (too_large, watch) = (vec![0; 2 * 1024 * 1024 + 1], "/etcdserverpb.Watch/Watch");
+    let keep_alive = "/etcdserverpb.Lease/LeaseKeepAlive";
+    let too_large_text = "grpc: received message larger than max (2097153 vs. 2097152)";
+    let bad_stream_text = "grpc: failed to unmarshal the received message: proto: cannot parse invalid wire-format data";
+    cases.extend([
+        case(
+            "too large",
+            "/etcdserverpb.KV/Put",
+            GRPC,
+            message(0, &too_large),
+            "8",
+            too_large_text,
+        ),
+        case("too large on a stream", watch, GRPC, message(0, &too_large), "8", too_large_text),
+        case("bad message on a stream", watch, GRPC, message(0, b"\xff"), "13", bad_stream_text),
+        case("bad keep-alive", keep_alive, GRPC, message(0, b"\xff"), "13", bad_stream_text),
+        case(
+            "bad request for a stream",
+            "/etcdserverpb.KV/RangeStream",
+            GRPC,
+            message(0, b"\xff"),
+            "13",
+            bad_stream_text,
+        ),
+        case(
+            "an error of the API",
+            "/etcdserverpb.KV/Range",
+            GRPC,
+            message(0, b""),
+            "3",
+            "etcdserver: key is not provided",
+        ),
+        case(
+            "something other than gzip",
+            "/etcdserverpb.KV/Range",
+            &[("content-type", "application/grpc"), ("grpc-encoding", "gzip")],
+            message(1, b"hardly compressed"),
+            "13",
+            "grpc: failed to decompress the message: gzip: invalid header",
+        ),
+    ]);
     for (what, method, headers, http, status, message) in [
         (
             "bad timeout",

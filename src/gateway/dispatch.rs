@@ -147,7 +147,7 @@ impl Services {
         };
         let failed = response.headers().get("grpc-status").map(code_of);
         if let Some(code) = failed {
-            translate(code, &mut response);
+            translate(code, call.method.flow, &mut response);
         }
         if call.method.flow != Flow::Unary && failed.is_none() {
             ended.call = None;
@@ -220,16 +220,31 @@ fn code_of_response(response: &Response<Body>) -> Code {
     response.headers().get("grpc-status").map_or(Code::Ok, code_of)
 }
 
+/// Whether the gRPC library itself may have ended a call with this code.
+fn may_be_the_librarys(code: Code) -> bool {
+    matches!(code, Code::OutOfRange | Code::Unimplemented | Code::Internal)
+}
+
 /// Puts an error that the gRPC library made into etcd's words.
-fn translate(code: Code, response: &mut Response<Body>) {
-    // Only these can come from the library, and the library never encodes what it says.
-    if !matches!(code, Code::OutOfRange | Code::Unimplemented | Code::Internal) {
+fn translate(code: Code, flow: Flow, response: &mut Response<Body>) {
+    if !may_be_the_librarys(code) {
         return;
     }
     let Some(status) = Status::from_header_map(response.headers()) else { return };
-    if let Some(status) = transport::unary_error(code, status.message()) {
+    if let Some(status) = transport::translate(&status, flow) {
         *response = status.into_http();
     }
+}
+
+/// The same for an error that ends a stream.
+fn translate_trailers(code: Code, flow: Flow, trailers: &HeaderMap) -> Option<HeaderMap> {
+    if !may_be_the_librarys(code) {
+        return None;
+    }
+    let status = transport::translate(&Status::from_header_map(trailers)?, flow)?;
+    let mut translated = HeaderMap::new();
+    status.add_header(&mut translated).ok()?;
+    Some(translated)
 }
 
 /// The body of a streamed answer: ends at the call's deadline, and is counted when it ends.
@@ -269,20 +284,24 @@ impl http_body::Body for StreamBody {
             return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
         }
         let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(context));
-        match &frame {
-            Some(Ok(frame)) => {
-                if let Some(trailers) = frame.trailers_ref() {
-                    let code = trailers.get("grpc-status").map_or(Code::Unknown, code_of);
-                    self.count(code);
-                }
+        let Some(Ok(frame)) = frame else {
+            let code = match &frame {
+                Some(Err(status)) => status.code(),
+                _ => Code::Ok,
+            };
+            self.count(code);
+            return Poll::Ready(frame);
+        };
+        let mut frame = frame;
+        if let Some(trailers) = frame.trailers_ref() {
+            let code = trailers.get("grpc-status").map_or(Code::Unknown, code_of);
+            let flow = self.end.as_ref().map_or(Flow::BidiStream, |(_, method, _)| method.flow);
+            if let Some(translated) = translate_trailers(code, flow, trailers) {
+                frame = Frame::trailers(translated);
             }
-            Some(Err(status)) => {
-                let code = status.code();
-                self.count(code);
-            }
-            None => self.count(Code::Ok),
+            self.count(code);
         }
-        Poll::Ready(frame)
+        Poll::Ready(Some(Ok(frame)))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -6,21 +6,18 @@
 use http::HeaderValue;
 use tonic::{Code, Status};
 
-/// Translates an error that our gRPC library made while receiving the message of a unary call or
-/// a server stream; others pass unchanged.
-pub fn unary_error(code: Code, message: &str) -> Option<Status> {
-    translate(code, message, "error unmarshalling request")
-}
+use crate::telemetry::grpc::Flow;
 
-/// Translates an error of receiving a further message on a stream of requests. Services pass what
-/// their incoming stream gave them through this before they end the call with it.
-pub fn stream_error(status: Status) -> Status {
-    translate(status.code(), status.message(), "failed to unmarshal the received message")
-        .unwrap_or(status)
-}
-
-fn translate(code: Code, message: &str, decoding: &str) -> Option<Status> {
-    match code {
+/// Translates an error that our gRPC library made while receiving a message; none if it is not one
+/// of these. In a stream, in either direction, the same errors have other words than in a unary
+/// call.
+pub fn translate(status: &Status, flow: Flow) -> Option<Status> {
+    let decoding = match flow {
+        Flow::Unary => "error unmarshalling request",
+        Flow::ServerStream | Flow::BidiStream => "failed to unmarshal the received message",
+    };
+    let message = status.message();
+    match status.code() {
         Code::OutOfRange => {
             let rest = message.strip_prefix("Error, decoded message length too large: found ")?;
             let (found, rest) = rest.split_once(" bytes, the limit is: ")?;
@@ -60,7 +57,12 @@ fn translate_internal(message: &str, decoding: &str) -> Option<Status> {
             "grpc: received unexpected payload format {format}"
         )));
     }
-    if let Some(why) = message.strip_prefix("Error decompressing: ") {
+    if let Some(rest) = message.strip_prefix("Error decompressing: ") {
+        let why = match rest.split(", while").next().unwrap_or(rest) {
+            "invalid gzip header" => "gzip: invalid header",
+            "unexpected end of file" => "unexpected EOF",
+            other => other,
+        };
         return Some(Status::internal(format!("grpc: failed to decompress the message: {why}")));
     }
     match message {
@@ -181,7 +183,7 @@ mod tests {
             (Code::Internal, "Missing request message.", Code::Unknown, "EOF"),
             (Code::Internal, "Unexpected EOF decoding stream.", Code::Unknown, "unexpected EOF"),
         ] {
-            let status = unary_error(code, message).expect(message);
+            let status = translate(&Status::new(code, message), Flow::Unary).expect(message);
             assert_eq!((status.code(), status.message()), (want_code, want));
         }
         for (code, message) in [
@@ -189,12 +191,12 @@ mod tests {
             (Code::Internal, "something else"),
             (Code::InvalidArgument, "failed to decode Protobuf message: x"),
         ] {
-            assert!(unary_error(code, message).is_none(), "{message}");
+            assert!(translate(&Status::new(code, message), Flow::Unary).is_none(), "{message}");
         }
-        let status = stream_error(Status::internal("failed to decode Protobuf message: x"));
+        let status = Status::internal("failed to decode Protobuf message: x");
+        let status = translate(&status, Flow::BidiStream).expect("translated");
         let want = "grpc: failed to unmarshal the received message: proto: cannot parse invalid wire-format data";
         assert_eq!(status.message(), want);
-        assert_eq!(stream_error(Status::cancelled("c")).code(), Code::Cancelled);
     }
 
     #[test]
