@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle as Task;
 use tonic::codec::CompressionEncoding;
 
+use crate::auto_compaction;
 use crate::backend::Log;
 use crate::backend::local::log::{LocalLog, Parts, Publish};
 use crate::backend::local::sessions::LocalSessions;
@@ -96,7 +97,7 @@ impl Node {
             view,
             publish: Box::new(Publisher { hub: hub.clone(), metrics: metrics.clone() }),
             on_failure: report(failed.clone()),
-            on_commit: observe(metrics.clone()),
+            on_commit: observe(metrics.clone(), config.warning_apply_duration),
         };
         let (log, apply) = LocalLog::start(parts)?;
         let log = Arc::new(log);
@@ -120,6 +121,7 @@ impl Node {
                 leases.clone().run_expiry(move |ended| expired.lease.expired_total.add(ended)),
             ),
             tokio::spawn(leases.clone().run_checkpoints(LEASE_CHECKPOINTS)),
+            tokio::spawn(auto_compaction::run(config.auto_compaction, log.clone(), reader.clone())),
         ];
         let limits = Limits {
             max_request_bytes: config.limits.max_request_bytes,
@@ -234,8 +236,13 @@ fn report(failed: watch::Sender<Option<String>>) -> Box<dyn FnOnce(&StorageError
     })
 }
 
-fn observe(metrics: Arc<Metrics>) -> Box<dyn Fn(Duration) + Send> {
+/// Measures commits; those longer than `slow` are logged, unless it is zero.
+fn observe(metrics: Arc<Metrics>, slow: Duration) -> Box<dyn Fn(Duration) + Send> {
     Box::new(move |took| {
+        if took > slow && !slow.is_zero() {
+            metrics.server.slow_applies_total.inc();
+            tracing::warn!(?took, expected_duration = ?slow, "apply request took too long");
+        }
         metrics.disk.commit.observe(took);
         // One sync is what a commit waits for.
         metrics.disk.fsync.observe(took);

@@ -60,7 +60,6 @@ pub(super) fn build(
         listen_metrics,
         advertise_client,
         advertise_peer,
-        initial_cluster_token: values.text("initial-cluster-token").to_owned(),
         limits: limits(values, &mut notes)?,
         quota_backend_bytes: quota(values, &mut notes),
         auto_compaction: auto_compaction(values, &mut notes)?,

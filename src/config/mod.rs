@@ -43,8 +43,6 @@ pub struct Config {
     pub advertise_client: Vec<Endpoint>,
     /// Peer URLs for the member list; nobody listens there.
     pub advertise_peer: Vec<Endpoint>,
-    /// Token that goes into the cluster id of a new data directory.
-    pub initial_cluster_token: String,
     /// Limits on what clients may ask for.
     pub limits: Limits,
     /// Size in bytes at which writes are refused; none is unlimited.

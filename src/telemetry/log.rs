@@ -97,7 +97,9 @@ impl<S: Subscriber> Layer<S> for Lines {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut fields = Fields::default();
         event.record(&mut fields);
-        let line = render(self.format, SystemTime::now(), event.metadata(), &fields);
+        #[allow(clippy::disallowed_methods, reason = "a log line tells the time of day")]
+        let now = SystemTime::now();
+        let line = render(self.format, now, event.metadata(), &fields);
         for output in self.outputs.lock().iter_mut() {
             output.write(line.as_bytes());
         }
