@@ -70,7 +70,14 @@ impl Binding {
                 | ("LeaseGrantResponse" | "LeaseKeepAliveResponse", "ID")
                 | ("LeaseTimeToLiveResponse" | "LeaseStatus", "ID") => self.lease(value),
                 ("HashKVResponse", "hash") if self.hash_depends_on_leases => presence(value),
-                _ => {}
+                // Says the same in fewer bytes.
+                _ => {
+                    if let Value::Bytes(bytes) = value
+                        && let Some(short) = token::collapse(bytes)
+                    {
+                        *bytes = short;
+                    }
+                }
             }
         });
         self.sort_what_has_no_order(message);

@@ -20,6 +20,9 @@ use crate::streams::Streams;
 /// A lease of the shortest time to live has ended long before.
 const EXPIRY_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// A compaction of the few keys of a sequence takes milliseconds.
+const COMPACTION_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// How a sequence ended.
 #[derive(Debug)]
 pub enum Outcome {
@@ -41,6 +44,8 @@ pub struct Run<'a> {
     pub revision: i64,
     /// The revision of the last successful compaction.
     pub compacted: i64,
+    /// That compaction may still go on in the background.
+    pub compacting: bool,
     /// Print every answer.
     pub trace: bool,
 }
@@ -48,14 +53,15 @@ pub struct Run<'a> {
 /// Runs `sequence`, and afterwards compares the whole visible state.
 pub async fn run(sequence: &Sequence, pair: &mut Pair, trace: bool) -> Outcome {
     match run_inner(sequence, pair, trace).await {
+        // Nothing is proved by the answers of a server that is no more.
+        Ok(_) if !pair.reference.is_running() => {
+            pair.clean = false;
+            Outcome::Broken(format!("etcd has ended:\n{}", pair.reference.log_tail()))
+        }
         Ok(None) => Outcome::Same,
         Ok(Some(difference)) => {
             pair.clean = false;
-            if pair.reference.is_running() {
-                Outcome::Different(Box::new(difference))
-            } else {
-                Outcome::Broken(format!("etcd has ended:\n{}", pair.reference.log_tail()))
-            }
+            Outcome::Different(Box::new(difference))
         }
         Err(error) => {
             pair.clean = false;
@@ -84,7 +90,7 @@ async fn run_inner(
         |member_id| Binding { base, member_id, hash_depends_on_leases, ..Binding::default() };
     let bindings = [binding(pair.reference.member_id), binding(pair.subject.member_id)];
     let compacted = if sequence.fresh { 0 } else { base };
-    let mut run = Run { pair, bindings, revision: base, compacted, trace };
+    let mut run = Run { pair, bindings, revision: base, compacted, compacting: false, trace };
     let mut streams = Streams::new(sequence.burst);
     if sequence.ops.iter().any(|op| matches!(op, Op::Watch { .. })) {
         streams.observe(&run).await?;
@@ -150,6 +156,9 @@ impl Run<'_> {
             Op::Call { method, request } => {
                 if method.name == "KV.Compact" {
                     streams.catch_up(self).await;
+                }
+                if method.name == "Maintenance.HashKV" && self.compacting {
+                    self.await_compaction().await;
                 }
                 let (left, right) = self.call(&method.path, request, &method.output).await;
                 self.learn(request, &left, &right);
@@ -220,6 +229,7 @@ impl Run<'_> {
             }
             "CompactionRequest" if left.end == End::Ok => {
                 self.compacted = self.bindings[0].number(number(request, "revision"));
+                self.compacting = true;
             }
             _ => {}
         }
@@ -245,6 +255,27 @@ impl Run<'_> {
         }
         let (left, right) = (report::answer_text(&left), report::answer_text(&right));
         Some(difference(op.kind(), &left, &right, mismatch))
+    }
+
+    /// Waits until the last compaction is done: from then on, etcd answers the hash at its revision
+    /// from a note that it has made meanwhile, with the compacted revision of before.
+    async fn await_compaction(&mut self) {
+        let method = Schema::known("Maintenance.HashKV");
+        let request = method.request(&pb::HashKvRequest { revision: self.compacted });
+        let deadline = Instant::now() + COMPACTION_TIMEOUT;
+        let noted = |answer: &Answer| {
+            let revision =
+                answer.message().and_then(|m| m.get_field_by_name("compact_revision")?.as_i64());
+            revision != Some(self.compacted)
+        };
+        while Instant::now() < deadline {
+            let (left, right) = self.call(&method.path, &request, &method.output).await;
+            if noted(&left) && noted(&right) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        self.compacting = false;
     }
 
     async fn await_expiry(&mut self, op: &Op, lease: i64) -> Result<Option<Difference>, String> {

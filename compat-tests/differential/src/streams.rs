@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use leaseway_proto::etcdserverpb as pb;
 use prost_reflect::DynamicMessage;
 
+use crate::bind::Binding;
 use crate::client::{Answer, End};
 use crate::expect::{History, Watcher};
 use crate::ops::message_text;
@@ -91,7 +92,11 @@ impl Streams {
             return Some(missing);
         }
         if is_create {
-            self.note_watcher(run, name, request);
+            let start = self.note_watcher(run, name, request);
+            // What was there at the beginning is not in the history to wait for.
+            if start.is_some_and(|start| start > 0 && start <= run.bindings[0].base) {
+                self.catch_up(run).await;
+            }
         }
         if let Some(pb::watch_request::RequestUnion::CancelRequest(cancel)) = typed {
             let id = run.bindings[0].number(cancel.watch_id);
@@ -101,8 +106,8 @@ impl Streams {
         None
     }
 
-    /// Remembers the watcher that the last create request made, if it made one.
-    fn note_watcher(&mut self, run: &Run<'_>, name: &str, request: &DynamicMessage) -> Option<()> {
+    /// Remembers the watcher that the last create request made, if it made one; returns its start.
+    fn note_watcher(&mut self, run: &Run<'_>, name: &str, request: &DynamicMessage) -> Option<i64> {
         let bound = run.bindings[0].request(request).transcode_to::<pb::WatchRequest>().ok()?;
         let Some(pb::watch_request::RequestUnion::CreateRequest(create)) = bound.request_union
         else {
@@ -115,7 +120,7 @@ impl Streams {
             let id = watch::watch_id(answer);
             watchers.push(Watcher::new(id, &create, run.revision, run.compacted));
         }
-        Some(())
+        Some(create.start_revision)
     }
 
     /// Waits until no watcher is behind the store: what a progress request or a compaction does
@@ -193,7 +198,7 @@ impl Streams {
         let difference = self.settle(run, true).await;
         if run.trace {
             for (name, (stream, _)) in &self.watches {
-                let (left, right) = logs(stream);
+                let (left, right) = logs(run, stream);
                 println!("watch {name}\n    etcd    {left}\n    subject {right}");
             }
         }
@@ -215,7 +220,7 @@ impl Streams {
                 }
             };
             if let Some(mismatch) = mismatch {
-                let (left, right) = logs(stream);
+                let (left, right) = logs(run, stream);
                 return Some(difference(format!("watch {name}"), &left, &right, mismatch));
             }
         }
@@ -292,7 +297,7 @@ async fn await_created(run: &Run<'_>, stream: &WatchStream) -> Option<Difference
     if stream.pair.wait(ANSWER_TIMEOUT, done).await {
         return None;
     }
-    let (left, right) = logs(stream);
+    let (left, right) = logs(run, stream);
     let bindings = [&run.bindings[0], &run.bindings[1]];
     let (Verdict::Different(mismatch) | Verdict::Incomplete(mismatch)) =
         watch::compare(stream, bindings, true)
@@ -307,11 +312,15 @@ async fn await_created(run: &Run<'_>, stream: &WatchStream) -> Option<Difference
     Some(difference("watch".into(), &left, &right, mismatch))
 }
 
-fn logs(stream: &WatchStream) -> (String, String) {
-    let text = |stream: &BiStream| {
+fn logs(run: &Run<'_>, stream: &WatchStream) -> (String, String) {
+    let text = |stream: &BiStream, binding: &Binding| {
         let log = stream.log();
-        let messages = log.messages.iter().map(|m| format!("{{{}}}", message_text(m)));
+        let messages = log.messages.iter().map(|message| {
+            let mut message = message.clone();
+            binding.normalise(&mut message);
+            format!("{{{}}}", message_text(&message))
+        });
         messages.chain(log.end.iter().map(|end| format!("{end:?}"))).collect::<Vec<_>>().join(" ")
     };
-    (text(&stream.pair.reference), text(&stream.pair.subject))
+    (text(&stream.pair.reference, &run.bindings[0]), text(&stream.pair.subject, &run.bindings[1]))
 }

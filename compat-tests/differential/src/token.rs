@@ -131,6 +131,12 @@ pub fn expand(value: &Bytes) -> Option<Bytes> {
     Some(Bytes::from(vec![b'x'; count.min(64 << 20)]))
 }
 
+/// The reverse of [`expand`]: a long value of nothing but fill is named by its length.
+pub fn collapse(value: &Bytes) -> Option<Bytes> {
+    let fills = value.len() > 64 && value.iter().all(|byte| *byte == b'x');
+    fills.then(|| Bytes::from(format!("<fill:{}>", value.len())))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,5 +162,8 @@ mod tests {
     fn a_fill_is_expanded() {
         assert_eq!(expand(&Bytes::from("<fill:3>")), Some(Bytes::from("xxx")));
         assert_eq!(expand(&Bytes::from("fill")), None);
+        let long = expand(&Bytes::from("<fill:100>")).unwrap();
+        assert_eq!(collapse(&long), Some(Bytes::from("<fill:100>")));
+        assert_eq!(collapse(&Bytes::from("xxx")), None);
     }
 }
