@@ -80,6 +80,7 @@ async fn serve(config: &Config) -> Result<(), String> {
         data_dir = %config.data_dir.display(),
         "starting leaseway"
     );
+    raise_open_files();
     let dir = DataDir::open(&config.data_dir).map_err(|error| error.to_string())?;
     let listeners = serve::bind(config).map_err(|error| error.to_string())?;
     let (node, app) = Node::open(config, &dir)?;
@@ -103,6 +104,18 @@ async fn serve(config: &Config) -> Result<(), String> {
         tracing::info!("stopped");
     }
     outcome
+}
+
+/// Allows as many open files as the system lets this process have, as Go programs do: each
+/// connection is one, and the usual limit of 1024 is below what a busy server needs.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+    {
+        tracing::warn!(%error, ?current, ?maximum, "cannot raise the number of open files");
+    }
 }
 
 fn stopping(signal: &str) -> Result<(), String> {

@@ -150,6 +150,35 @@ fn idle_and_half_open_connections_do_not_delay_the_end() {
 }
 
 #[test]
+fn the_limit_of_open_files_is_raised() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let (port, log) = (free_port(), dir.path().join("log"));
+    let url = format!("http://127.0.0.1:{port}");
+    let command = format!(
+        "ulimit -Sn 256 && exec {} --data-dir data --listen-client-urls {url} --advertise-client-urls {url}",
+        env!("CARGO_BIN_EXE_leaseway")
+    );
+    let mut child = std::process::Command::new("sh")
+        .args(["-c", &command])
+        .current_dir(dir.path())
+        .stdout(std::fs::File::create(&log).expect("file"))
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("starts");
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while !std::fs::read_to_string(&log).unwrap_or_default().contains("serves the etcd") {
+        assert!(std::time::Instant::now() < deadline && child.try_wait().expect("child").is_none());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", child.id())).expect("Linux");
+    child.kill().expect("running");
+    child.wait().expect("ended");
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).expect("a limit");
+    let numbers: Vec<&str> = line["Max open files".len()..].split_ascii_whitespace().collect();
+    assert_eq!(numbers[0], numbers[1], "{line}");
+}
+
+#[test]
 fn a_person_is_told_where_and_what() {
     let mut server = Server::start(&["--log-outputs=run.log"]);
     server.wait_for_log("serves the etcd");

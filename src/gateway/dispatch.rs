@@ -136,7 +136,6 @@ impl Services {
         self.metrics.grpc.started(call.method);
         let mut ended = Ended { metrics: &self.metrics, call: Some((call.method, started)) };
         let _held = (call.method.flow == Flow::Unary).then(|| self.unary_in_flight.hold());
-        let path = self.path_if_slow_matters(&request);
         let answer = call.handler.call(request);
         let Ok(mut response) = match timeout {
             None => answer.await,
@@ -162,22 +161,20 @@ impl Services {
             });
         }
         ended.with(failed.map_or(Code::Ok, |_| code_of_response(&response)));
-        if let Some(path) = path
-            && started.elapsed() > self.slow_call
-        {
+        self.warn_if_slow(call.method, started);
+        response
+    }
+
+    fn warn_if_slow(&self, method: Method, started: Instant) {
+        let took = started.elapsed();
+        if took > self.slow_call && !self.slow_call.is_zero() {
             tracing::warn!(
-                method = path,
-                took = ?started.elapsed(),
+                method = %method,
+                ?took,
                 expected_duration = ?self.slow_call,
                 "request took longer than expected"
             );
         }
-        response
-    }
-
-    /// The path for a log line, kept only when a slow call would be logged.
-    fn path_if_slow_matters(&self, request: &Request<Incoming>) -> Option<String> {
-        (!self.slow_call.is_zero()).then(|| request.uri().path().to_owned())
     }
 }
 

@@ -142,6 +142,15 @@ pub struct Method {
     pub flow: Flow,
 }
 
+impl std::fmt::Display for Method {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match all().nth(self.index) {
+            Some((service, method, _)) => write!(f, "/{service}/{method}"),
+            None => f.write_str("unknown"),
+        }
+    }
+}
+
 /// The method of this name, if there is one.
 pub fn find(service: &str, method: &str) -> Option<Method> {
     let mut base = 0;
@@ -251,6 +260,7 @@ mod tests {
         for (service, name, flow) in all() {
             let method = find(service, name).expect(name);
             assert_eq!(method.flow, flow);
+            assert_eq!(method.to_string(), format!("/{service}/{name}"));
             assert!(seen.insert(method.index), "{service}/{name} shares a counter");
         }
         assert_eq!(find("etcdserverpb.KV", "Watch"), None);
