@@ -126,6 +126,7 @@ impl Node {
         let limits = Limits {
             max_request_bytes: config.limits.max_request_bytes,
             max_txn_ops: config.limits.max_txn_ops,
+            quota_bytes: config.quota_backend_bytes.and_then(|quota| i64::try_from(quota).ok()),
         };
         let context = Arc::new(Context {
             log: log.clone(),
@@ -280,9 +281,7 @@ fn services(
         let log = shrinker.clone();
         Box::pin(async move { log.shrink().await.map_err(Error::from) }) as _
     });
-    let quota = config.quota_backend_bytes.and_then(|quota| i64::try_from(quota).ok());
-    let maintenance =
-        MaintenanceService::new(context.clone(), engine.clone(), shrink, quota.unwrap_or(0));
+    let maintenance = MaintenanceService::new(context.clone(), engine.clone(), shrink);
     Services::new(context.metrics.clone(), config.warning_unary_request_duration)
         .add(limited!(KvServer, KvService::new(context.clone())))
         .add(limited!(WatchServer, WatchService::new(hub.clone(), identity, watch_options)))
@@ -352,10 +351,8 @@ impl HealthState for NodeState {
         metrics.keyspace.compact_revision.set(published.visible.compacted.max(0));
         let shared = self.context.reader.shared();
         metrics.keyspace.keys.set(signed(shared.index.len() as u64));
-        if let Ok(size) = self.engine.size() {
-            metrics.keyspace.db_bytes.set(signed(size.total));
-            metrics.keyspace.db_in_use_bytes.set(signed(size.in_use));
-        }
+        metrics.keyspace.db_bytes.set(signed(self.engine.file_bytes()));
+        metrics.keyspace.db_in_use_bytes.set(shared.row_bytes.load(Relaxed));
         let watching = self.hub.stats();
         metrics.watch.streams.set(watching.streams());
         metrics.watch.watchers.set(watching.watchers());

@@ -123,6 +123,7 @@ impl<L: Log, S: Sessions> Kv for KvService<L, S> {
     ) -> Result<Response<pb::PutResponse>, Status> {
         let request = request.into_inner();
         validate::put(&request)?;
+        self.context.within_quota(validate::put_cost(&request)).await?;
         validate::size(&request, &self.context.limits)?;
         match self.order(Op::Put(request)).await? {
             (Reply::Put(mut response), header) => {
@@ -164,6 +165,7 @@ impl<L: Log, S: Sessions> Kv for KvService<L, S> {
             response.header = Some(self.context.identity.header(revision));
             return Ok(Response::new(response));
         }
+        self.context.within_quota(validate::txn_cost(&request)).await?;
         validate::size(&request, &self.context.limits)?;
         match self.order(Op::Txn(request)).await? {
             (Reply::Txn(mut response), header) => {

@@ -13,11 +13,10 @@ use std::future::Future;
 use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tokio_stream::Empty;
 use tonic::{Request, Response, Status};
 
-/// Quota that etcd reports when none is configured, in bytes.
-const DEFAULT_QUOTA: i64 = 2 * 1024 * 1024 * 1024;
 /// What etcd calls the cluster's version in downgrade answers.
 const CLUSTER_VERSION: &str = "3.7";
 
@@ -30,19 +29,12 @@ pub struct MaintenanceService<L, S> {
     context: Arc<Context<L, S>>,
     engine: Arc<dyn Engine>,
     shrink: Shrink,
-    quota: i64,
 }
 
 impl<L, S> MaintenanceService<L, S> {
-    /// A service in `context` over its store. `quota` in bytes; 0 means none.
-    pub fn new(
-        context: Arc<Context<L, S>>,
-        engine: Arc<dyn Engine>,
-        shrink: Shrink,
-        quota: i64,
-    ) -> Self {
-        let quota = if quota == 0 { DEFAULT_QUOTA } else { quota };
-        Self { context, engine, shrink, quota }
+    /// A service in `context` over its store.
+    pub fn new(context: Arc<Context<L, S>>, engine: Arc<dyn Engine>, shrink: Shrink) -> Self {
+        Self { context, engine, shrink }
     }
 }
 
@@ -122,25 +114,22 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
         &self,
         _: Request<pb::StatusRequest>,
     ) -> Result<Response<pb::StatusResponse>, Status> {
-        let engine = self.engine.clone();
-        let size =
-            off_thread(move || engine.size()).await?.map_err(|error| read_failed(error.into()))?;
         let published = self.context.reader.view().now();
         let identity = self.context.identity;
         let alarms = self.context.reader.shared().alarms.list(0).value;
         Ok(Response::new(pb::StatusResponse {
             header: Some(identity.header(published.visible.revision)),
             version: ETCD_VERSION.into(),
-            db_size: i64::try_from(size.total).unwrap_or(i64::MAX),
+            db_size: i64::try_from(self.engine.file_bytes()).unwrap_or(i64::MAX),
             leader: identity.member_id,
             raft_index: published.position,
             raft_term: identity.raft_term,
             raft_applied_index: published.position,
             errors: alarms.iter().map(told).collect(),
-            db_size_in_use: i64::try_from(size.in_use).unwrap_or(i64::MAX),
+            db_size_in_use: self.context.reader.shared().row_bytes.load(Ordering::Relaxed),
             is_learner: false,
             storage_version: STORAGE_VERSION.into(),
-            db_size_quota: self.quota,
+            db_size_quota: self.context.limits.quota_bytes.unwrap_or(-1),
             downgrade_info: Some(pb::DowngradeInfo::default()),
         }))
     }

@@ -20,11 +20,15 @@ pub mod validate;
 pub mod watch;
 
 use crate::backend::{Log, Sessions};
+use crate::keyspace::command::{AlarmChange, Op, command};
 use crate::keyspace::reader::Reader;
 use crate::lease::Leases;
 use crate::telemetry::Metrics;
+use error::Error;
 use identity::Identity;
+use leaseway_proto::etcdserverpb as pb;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// The etcd version whose behaviour is offered, and which clients are told.
 pub const ETCD_VERSION: &str = "3.7.3";
@@ -38,6 +42,8 @@ pub struct Limits {
     pub max_request_bytes: usize,
     /// Operations in one branch of a transaction.
     pub max_txn_ops: usize,
+    /// Bytes of rows at which writes are refused and an alarm is raised; none is no limit.
+    pub quota_bytes: Option<i64>,
 }
 
 /// What every service needs.
@@ -60,5 +66,25 @@ impl<L: Log, S: Sessions> Context<L, S> {
     /// Revision that a client may rely on.
     pub fn revision(&self) -> i64 {
         self.reader.view().now().visible.revision
+    }
+
+    /// Refuses a request that would go beyond the quota, and raises the alarm that then refuses all
+    /// of its kind. `cost` in bytes; 0 for a request that stores nothing.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    pub async fn within_quota(&self, cost: usize) -> Result<(), Error> {
+        let Some(quota) = self.limits.quota_bytes else { return Ok(()) };
+        let used = self.reader.shared().row_bytes.load(Ordering::Relaxed);
+        if cost == 0 || used.saturating_add_unsigned(cost as u64) < quota {
+            return Ok(());
+        }
+        let (member, alarm) = (self.identity.member_id, pb::AlarmType::Nospace as i32);
+        let alarm = AlarmChange { raise: true, member, alarm };
+        // Whether or not it can be raised, this request is refused.
+        if let Err(error) = self.log.propose(command(Op::Alarm(alarm))).await {
+            tracing::warn!(%error, "cannot raise the NOSPACE alarm");
+        }
+        Err(Error::NoSpace)
     }
 }

@@ -14,6 +14,8 @@ use std::collections::{HashMap, HashSet};
 
 /// What etcd's log wraps around a request: its tag and length come on top.
 const ENVELOPE: usize = 15;
+/// What etcd's quota counts for a put besides key and value.
+const PUT_OVERHEAD: usize = 256;
 
 /// Refuses requests larger than what etcd would log.
 ///
@@ -23,6 +25,25 @@ pub fn size(request: &impl Message, limits: &Limits) -> Result<(), Error> {
     let length = request.encoded_len();
     let logged = length + prost::length_delimiter_len(length) + ENVELOPE;
     if logged > limits.max_request_bytes { Err(Error::RequestTooLarge) } else { Ok(()) }
+}
+
+/// What a put counts for in the quota, in bytes.
+pub fn put_cost(request: &PutRequest) -> usize {
+    PUT_OVERHEAD + request.key.len() + request.value.len()
+}
+
+/// What a transaction counts for in the quota: the larger branch, in bytes; 0 without a put.
+pub fn txn_cost(request: &TxnRequest) -> usize {
+    let branch = |ops: &[RequestOp]| {
+        ops.iter()
+            .map(|op| match &op.request {
+                Some(Request::RequestPut(put)) => put_cost(put),
+                Some(Request::RequestTxn(nested)) => txn_cost(nested),
+                _ => 0,
+            })
+            .sum::<usize>()
+    };
+    branch(&request.success).max(branch(&request.failure))
 }
 
 /// Checks a range request.

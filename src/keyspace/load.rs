@@ -9,6 +9,7 @@ use crate::storage::tables::{alarms, leases, meta, rows};
 use crate::storage::{Snapshot, StorageError, Table};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Loads a keyspace. `progress` is told the number of rows every so often.
 ///
@@ -23,6 +24,7 @@ pub fn load(
         index: Arc::new(Index::new()),
         leases: Arc::new(LeaseTable::default()),
         alarms: Arc::new(Alarms::default()),
+        row_bytes: Arc::default(),
     };
     for row in leases::all(snapshot)? {
         let lease = Lease {
@@ -76,6 +78,7 @@ fn load_row(key: &[u8], value: &[u8], shared: &Shared, revision: i64) -> Result<
         )));
     }
     let (kind, kv) = rows::open(key, value)?;
+    shared.row_bytes.fetch_add(rows::bytes(value.len()), Ordering::Relaxed);
     let summary = rows::summarize(kv)?;
     let latest = match kind {
         EventKind::Put => Latest {

@@ -17,12 +17,13 @@ use super::range::KeyRange;
 use super::staging::{Rows, Staging};
 use super::txn::{self, Compared, State};
 use super::view::Published;
-use crate::storage::tables::{alarms, leases, meta, rows};
-use crate::storage::{StorageError, Table};
+use crate::storage::StorageError;
+use crate::storage::tables::{alarms, leases, meta};
 use bytes::Bytes;
 use leaseway_proto::etcdserverpb as pb;
 use leaseway_proto::mvccpb::KeyValue;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 /// Rows that one step of compaction drops at most (a few more for a key's last).
 const COMPACTION_ROWS: usize = 1000;
@@ -36,6 +37,8 @@ pub struct Shared {
     pub leases: Arc<LeaseTable>,
     /// Raised alarms.
     pub alarms: Arc<Alarms>,
+    /// Bytes of all rows: what a quota counts, whatever the engine makes of it on disk.
+    pub row_bytes: Arc<AtomicI64>,
 }
 
 /// The one writer's side of the keyspace.
@@ -88,6 +91,7 @@ impl Machine {
     /// Closes a group: what follows is to be committed and then published.
     pub fn finish_group(&mut self, staging: &mut Staging) {
         self.state.position = staging.position;
+        self.shared.row_bytes.fetch_add(staging.row_bytes, Ordering::Relaxed);
         meta::put_state(&mut staging.batch, &self.state);
     }
 
@@ -182,9 +186,16 @@ impl Machine {
 
     /// Does a bounded piece of pending compaction. `published` is the compaction point that readers
     /// already know: history is never taken from under one who may still ask for it.
-    pub fn compaction_step(&mut self, staging: &mut Staging, published: i64) {
+    ///
+    /// # Errors
+    /// Storage errors.
+    pub fn compaction_step(
+        &mut self,
+        staging: &mut Staging,
+        published: i64,
+    ) -> Result<(), StorageError> {
         if self.state.compaction_finished >= published {
-            return;
+            return Ok(());
         }
         let index = &self.shared.index;
         let pass = self.pass.get_or_insert_with(|| {
@@ -195,12 +206,13 @@ impl Machine {
         pass.cursor = index.trim(pass.bound, pass.cursor.as_deref(), COMPACTION_ROWS, &mut dropped);
         dropped.sort_unstable();
         for row in dropped {
-            staging.batch.delete(Table::Rows, rows::key(row).to_vec());
+            staging.drop_row(row)?;
         }
         if pass.cursor.is_none() {
             self.state.compaction_finished = pass.bound;
             self.pass = None;
         }
+        Ok(())
     }
 
     fn grant(&mut self, staging: &mut Staging, grant: &LeaseGrant) -> Result<Reply, Refusal> {

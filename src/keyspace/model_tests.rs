@@ -44,7 +44,7 @@ impl Driven {
             outcomes.push(self.machine.apply(&mut staging, command)?);
         }
         let known = self.view.now().visible.compacted;
-        self.machine.compaction_step(&mut staging, known);
+        self.machine.compaction_step(&mut staging, known)?;
         self.machine.finish_group(&mut staging);
         let (batch, _) = staging.finish();
         self.engine.commit(&batch)?;
@@ -122,11 +122,11 @@ impl Model {
                 self.put(&mut after, put);
             }
             Op::DeleteRange(delete) => {
-                after.retain(|key, _| {
-                    let end = &delete.range_end;
-                    let inside =
-                        if end.is_empty() { *key == delete.key } else { *key >= delete.key && key < end };
-                    !inside
+                let (start, end) = (&delete.key[..], &delete.range_end[..]);
+                after.retain(|key, _| match end {
+                    b"" => key != start,
+                    b"\0" => &key[..] < start,
+                    end => &key[..] < start || &key[..] >= end,
                 });
             }
             Op::Txn(txn) => {
@@ -231,13 +231,12 @@ fn check(driven: &Driven, model: &Model) {
     for id in 1..4 {
         let held = driven.machine.shared().leases.keys(id, None, usize::MAX).value;
         assert_eq!(held.is_some(), model.leases.contains_key(&id));
-        let expected: Vec<Bytes> = model
-            .now()
-            .values()
-            .filter(|kv| kv.lease == id)
-            .map(|kv| kv.key.clone())
-            .collect();
-        assert_eq!(held.unwrap_or_default().iter().map(|key| &key[..]).collect::<Vec<_>>(), expected);
+        let expected: Vec<Bytes> =
+            model.now().values().filter(|kv| kv.lease == id).map(|kv| kv.key.clone()).collect();
+        assert_eq!(
+            held.unwrap_or_default().iter().map(|key| &key[..]).collect::<Vec<_>>(),
+            expected
+        );
     }
 }
 

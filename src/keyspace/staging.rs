@@ -54,6 +54,8 @@ pub struct Staging {
     pub batch: Batch,
     /// Rows in order; each is also in `batch` once the group is finished.
     rows: Vec<(RowId, Bytes)>,
+    /// Bytes that the staged rows add to the store.
+    pub row_bytes: i64,
     /// Events of finished revisions.
     pub events: Vec<RevisionEvents>,
     open: Vec<Event>,
@@ -67,6 +69,7 @@ impl Staging {
             position,
             batch: Batch::default(),
             rows: Vec::new(),
+            row_bytes: 0,
             events: Vec::new(),
             open: Vec::new(),
         }
@@ -88,7 +91,22 @@ impl Staging {
         let create = kv.create_revision == kv.mod_revision;
         let key = key_of(&encoded, kv.key.len());
         self.open.push(Event { row, kind: EventKind::Put, key, kv: encoded, create });
+        self.push_row(row, value);
+    }
+
+    fn push_row(&mut self, row: RowId, value: Bytes) {
+        self.row_bytes += rows::bytes(value.len());
         self.rows.push((row, value));
+    }
+
+    /// Removes a committed row.
+    pub(super) fn drop_row(&mut self, row: RowId) -> Result<(), StorageError> {
+        let key = rows::key(row);
+        let mut bytes = 0;
+        self.snapshot.get(Table::Rows, &key, &mut |value| bytes = rows::bytes(value.len()))?;
+        self.row_bytes -= bytes;
+        self.batch.delete(Table::Rows, key.to_vec());
+        Ok(())
     }
 
     pub(super) fn push_delete(&mut self, row: RowId, key: Bytes) {
@@ -98,7 +116,7 @@ impl Staging {
         let value = rows::encode_delete(row, key);
         let key = key_of(&encoded, length);
         self.open.push(Event { row, kind: EventKind::Delete, key, kv: encoded, create: false });
-        self.rows.push((row, value));
+        self.push_row(row, value);
     }
 
     /// Ends the open revision; returns whether it changed anything.

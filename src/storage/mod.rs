@@ -38,15 +38,6 @@ pub enum StorageError {
     Closed(String),
 }
 
-/// Bytes on disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Size {
-    /// Length of the file.
-    pub total: u64,
-    /// Part of it that holds live data and its bookkeeping.
-    pub in_use: u64,
-}
-
 /// Changes that are committed together.
 #[derive(Debug, Default)]
 pub struct Batch {
@@ -127,11 +118,8 @@ pub trait Engine: Send + Sync {
     /// After any error the engine is poisoned and every later call fails too.
     fn commit(&self, batch: &Batch) -> Result<(), StorageError>;
 
-    /// Bytes used.
-    ///
-    /// # Errors
-    /// Fails when the store is closed or poisoned.
-    fn size(&self) -> Result<Size, StorageError>;
+    /// Length of the store's file in bytes.
+    fn file_bytes(&self) -> u64;
 
     /// Gives free space back to the file system. Waits for snapshots to be dropped and holds up
     /// new ones while it runs.

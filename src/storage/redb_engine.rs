@@ -6,7 +6,7 @@
 //! redb checks what it can when a file is opened, but a page that changes under a running process
 //! may make it panic. Such a panic is caught here and reported as corruption.
 
-use super::{Batch, Engine, Size, Snapshot, StorageError, Table, Visit};
+use super::{Batch, Engine, Snapshot, StorageError, Table, Visit};
 use parking_lot::{Mutex, RwLock};
 use redb::{
     Builder, Database, Durability, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition,
@@ -15,6 +15,7 @@ use std::ops::{Bound, ControlFlow};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
 
@@ -31,6 +32,7 @@ pub struct RedbEngine {
     database: RwLock<Option<Database>>,
     latest: RwLock<Option<Arc<dyn Snapshot>>>,
     poisoned: Mutex<Option<String>>,
+    length: Arc<AtomicU64>,
 }
 
 struct RedbSnapshot {
@@ -82,10 +84,7 @@ impl RedbEngine {
             .open(path)
             .map_err(|error| StorageError::Io(error.to_string()))?;
         let backend = redb::backends::FileBackend::new(file).map_err(failed)?;
-        if sync {
-            return Self::with_backend(backend, cache_bytes);
-        }
-        Self::with_backend(NoSync(backend), cache_bytes)
+        Self::build(backend, cache_bytes, sync)
     }
 
     /// An engine that keeps everything in memory, for tests and throw-away servers.
@@ -104,6 +103,16 @@ impl RedbEngine {
         backend: impl StorageBackend,
         cache_bytes: usize,
     ) -> Result<Self, StorageError> {
+        Self::build(backend, cache_bytes, true)
+    }
+
+    fn build(
+        backend: impl StorageBackend,
+        cache_bytes: usize,
+        sync: bool,
+    ) -> Result<Self, StorageError> {
+        let length = Arc::new(AtomicU64::new(0));
+        let backend = Watched { inner: backend, length: length.clone(), sync };
         guarded(|| {
             let mut builder = Builder::new();
             builder.set_cache_size(cache_bytes).set_check_integrity_on_open(true);
@@ -118,6 +127,7 @@ impl RedbEngine {
                 database: RwLock::new(Some(database)),
                 latest: RwLock::new(Some(latest)),
                 poisoned: Mutex::new(None),
+                length,
             })
         })
     }
@@ -171,18 +181,8 @@ impl Engine for RedbEngine {
         guarded(|| self.write(batch)).map_err(|error| self.poison(error))
     }
 
-    fn size(&self) -> Result<Size, StorageError> {
-        guarded(|| {
-            let guard = self.database.read();
-            let database = guard.as_ref().ok_or_else(|| self.closed())?;
-            let transaction = database.begin_write().map_err(failed)?;
-            let stats = transaction.stats().map_err(failed)?;
-            let page = stats.page_size() as u64;
-            transaction.abort().map_err(failed)?;
-            let total = stats.allocated_pages() * page;
-            let in_use = stats.stored_bytes() + stats.metadata_bytes() + stats.fragmented_bytes();
-            Ok(Size { total: total.max(in_use), in_use })
-        })
+    fn file_bytes(&self) -> u64 {
+        self.length.load(Ordering::Relaxed)
     }
 
     fn shrink(&self) -> Result<(), StorageError> {
@@ -279,27 +279,35 @@ impl Snapshot for RedbSnapshot {
     }
 }
 
-/// A backend that answers syncs without doing them.
+/// A backend whose length is known without asking it, and whose syncs can be left out.
 #[derive(Debug)]
-struct NoSync<B>(B);
+struct Watched<B> {
+    inner: B,
+    length: Arc<AtomicU64>,
+    sync: bool,
+}
 
-impl<B: StorageBackend> StorageBackend for NoSync<B> {
+impl<B: StorageBackend> StorageBackend for Watched<B> {
     fn len(&self) -> Result<u64, std::io::Error> {
-        self.0.len()
+        let length = self.inner.len()?;
+        self.length.store(length, Ordering::Relaxed);
+        Ok(length)
     }
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), std::io::Error> {
-        self.0.read(offset, out)
+        self.inner.read(offset, out)
     }
     fn set_len(&self, len: u64) -> Result<(), std::io::Error> {
-        self.0.set_len(len)
-    }
-    fn sync_data(&self) -> Result<(), std::io::Error> {
+        self.inner.set_len(len)?;
+        self.length.store(len, Ordering::Relaxed);
         Ok(())
     }
+    fn sync_data(&self) -> Result<(), std::io::Error> {
+        if self.sync { self.inner.sync_data() } else { Ok(()) }
+    }
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), std::io::Error> {
-        self.0.write(offset, data)
+        self.inner.write(offset, data)
     }
     fn close(&self) -> Result<(), std::io::Error> {
-        self.0.close()
+        self.inner.close()
     }
 }

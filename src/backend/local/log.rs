@@ -208,7 +208,7 @@ impl Applier {
         let mut answers = Answers::default();
         self.apply_all(first, &mut staging, &mut answers)?;
         let known = self.parts.view.now().visible.compacted;
-        self.parts.machine.compaction_step(&mut staging, known);
+        self.parts.machine.compaction_step(&mut staging, known)?;
         self.commit(staging)?;
         let finished = self.parts.machine.compaction_finished();
         self.told.send_if_modified(|told| std::mem::replace(told, finished) != finished);

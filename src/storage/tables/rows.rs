@@ -18,10 +18,16 @@ use prost::encoding::{WireType, decode_key, decode_varint};
 pub const ROW_HEADER: usize = super::CHECKSUM + 1;
 
 const NAME: &str = "rows";
+const KEY: usize = 12;
+
+/// Bytes that a row with a value of `length` bytes counts for.
+pub fn bytes(length: usize) -> i64 {
+    (KEY + length) as i64
+}
 
 /// Encodes a row's key.
-pub fn key(row: RowId) -> [u8; 12] {
-    let mut out = [0; 12];
+pub fn key(row: RowId) -> [u8; KEY] {
+    let mut out = [0; KEY];
     out[..8].copy_from_slice(&(row.main as u64).to_be_bytes());
     out[8..].copy_from_slice(&row.sub.to_be_bytes());
     out
