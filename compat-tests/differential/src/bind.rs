@@ -107,9 +107,11 @@ impl Binding {
         }
     }
 
-    /// An error's or an alarm's text with the member's own id named.
+    /// An error's or an alarm's text with the member's own id named. In the texts of Go's protobuf
+    /// library a space may be a non-breaking one, decided by a hash of the program.
     pub fn text(&self, text: &str) -> String {
-        text.replace(&self.member_id.to_string(), "$self")
+        text.replace('\u{a0}', " ")
+            .replace(&self.member_id.to_string(), "$self")
             .replace(&format!("{:x}", self.member_id), "$self")
     }
 

@@ -268,9 +268,10 @@ impl Run<'_> {
                 answer.message().and_then(|m| m.get_field_by_name("compact_revision")?.as_i64());
             revision != Some(self.compacted)
         };
+        let body = Bytes::from(request.encode_to_vec());
         while Instant::now() < deadline {
-            let (left, right) = self.call(&method.path, &request, &method.output).await;
-            if noted(&left) && noted(&right) {
+            let client = &self.pair.reference.client;
+            if noted(&client.call(&method.path, body.clone(), &method.output).await) {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;

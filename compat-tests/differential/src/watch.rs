@@ -7,10 +7,12 @@
 use std::collections::BTreeMap;
 
 use leaseway_proto::etcdserverpb as pb;
+use prost::Message;
 use prost_reflect::{DynamicMessage, Value};
 
 use crate::bind::Binding;
 use crate::compare::{self, Mismatch};
+use crate::known;
 use crate::schema::Schema;
 use crate::stream::{Log, StreamPair};
 
@@ -64,12 +66,12 @@ impl std::fmt::Display for Channel {
     }
 }
 
-/// The channels of a log, normalised.
+/// The channels of a log, normalised; without what depends on batching when `flat`.
 pub fn channels(
     log: &Log,
     creates: &[bool],
     binding: &Binding,
-    burst: bool,
+    flat: bool,
 ) -> BTreeMap<Channel, Vec<DynamicMessage>> {
     let mut out: BTreeMap<Channel, Vec<DynamicMessage>> = BTreeMap::new();
     let mut created = 0;
@@ -93,36 +95,53 @@ pub fn channels(
             order.clear_field_by_name("header");
             out.entry(Channel::Created).or_default().push(order);
         }
-        let list = out.entry(channel).or_default();
-        if burst && !events(&message).is_empty() {
-            list.extend(by_revision(&message));
-        } else {
-            list.push(message);
-        }
+        out.entry(channel).or_default().push(message);
     }
-    if burst {
+    if flat {
         out.remove(&Channel::Progress);
+        out.values_mut().for_each(|list| *list = by_revision(std::mem::take(list)));
     }
     out
 }
 
-/// The events of an answer, one message a revision, without what depends on how they were batched.
-fn by_revision(message: &DynamicMessage) -> Vec<DynamicMessage> {
-    let mut groups: Vec<(i64, Vec<Value>)> = Vec::new();
-    for event in events(message) {
-        let revision = mod_revision(&event);
-        match groups.last_mut() {
-            Some((last, group)) if *last == revision => group.push(event),
-            _ => groups.push((revision, vec![event])),
+/// The same answers with one message for each revision's events, and without what depends on how
+/// they were batched. Only fragments are put together: a revision that is spread over whole answers
+/// stays so, as that would be a mistake.
+fn by_revision(answers: Vec<DynamicMessage>) -> Vec<DynamicMessage> {
+    let mut out: Vec<DynamicMessage> = Vec::new();
+    let mut in_fragments = false;
+    for answer in answers {
+        let events = events(&answer);
+        if events.is_empty() {
+            out.push(answer);
+            continue;
         }
+        let mut joinable = in_fragments;
+        for event in events {
+            let revision = mod_revision(&event);
+            let last = out.last_mut().and_then(|m| m.get_field_by_name_mut("events"));
+            match last.and_then(|events| events.as_list_mut()) {
+                Some(last) if joinable && last.last().map(mod_revision) == Some(revision) => {
+                    last.push(event);
+                }
+                _ => {
+                    let mut one = answer.clone();
+                    one.clear_field_by_name("header");
+                    one.clear_field_by_name("fragment");
+                    one.set_field_by_name("events", Value::List(vec![event]));
+                    out.push(one);
+                }
+            }
+            joinable = true;
+        }
+        in_fragments = flag(&answer, "fragment");
     }
-    let message_of = |(_, group)| {
-        let mut one = message.clone();
-        one.clear_field_by_name("header");
-        one.set_field_by_name("events", Value::List(group));
-        one
-    };
-    groups.into_iter().map(message_of).collect()
+    out
+}
+
+/// True when a stream has carried more at once than a server may want to put into one answer.
+fn is_large(log: &Log) -> bool {
+    log.messages.iter().any(|message| message.encoded_len() > known::LARGE_BATCH_BYTES)
 }
 
 /// What the comparison of two logs gave.
@@ -139,8 +158,26 @@ pub enum Verdict {
 /// Compares what both servers have sent on a stream so far.
 pub fn compare(stream: &WatchStream, bindings: [&Binding; 2], burst: bool) -> Verdict {
     let (reference, subject) = (stream.pair.reference.log(), stream.pair.subject.log());
-    let left = channels(&reference, &stream.creates, bindings[0], burst);
-    let right = channels(&subject, &stream.creates, bindings[1], burst);
+    let creates = &stream.creates;
+    let verdict = compare_logs(&reference, &subject, creates, bindings, burst);
+    let large = is_large(&reference) || is_large(&subject);
+    match verdict {
+        Verdict::Different(_) if large && !burst => {
+            compare_logs(&reference, &subject, creates, bindings, true)
+        }
+        verdict => verdict,
+    }
+}
+
+fn compare_logs(
+    reference: &Log,
+    subject: &Log,
+    creates: &[bool],
+    bindings: [&Binding; 2],
+    flat: bool,
+) -> Verdict {
+    let left = channels(reference, creates, bindings[0], flat);
+    let right = channels(subject, creates, bindings[1], flat);
     let mut incomplete = None;
     let none = Vec::new();
     for channel in left.keys().chain(right.keys()) {
@@ -250,6 +287,18 @@ mod tests {
         let of = |texts: &[&str], burst| channels(&log(texts), &[], &Binding::default(), burst);
         assert_eq!(of(&parts, true), of(&[TWO], true));
         assert_ne!(of(&parts, false), of(&[TWO], false));
+    }
+
+    #[test]
+    fn only_fragments_of_a_revision_are_put_together() {
+        let part = |fragment: bool, key: &str| {
+            format!("watch_id:3,fragment:{fragment},events:{{kv{{key:\"{key}\",mod_revision:5}}}}")
+        };
+        let whole =
+            "watch_id:3,events:[{kv{key:\"a\",mod_revision:5}},{kv{key:\"b\",mod_revision:5}}]";
+        let of = |texts: &[&str]| channels(&log(texts), &[], &Binding::default(), true);
+        assert_eq!(of(&[&part(true, "a"), &part(false, "b")]), of(&[whole]));
+        assert_ne!(of(&[&part(false, "a"), &part(false, "b")]), of(&[whole]));
     }
 
     #[test]
