@@ -27,8 +27,16 @@ impl Difference {
     /// What differences of the same cause have in common: operation, field without indices, and for
     /// errors their texts.
     pub fn signature(&self) -> String {
-        let path: String = self.mismatch.path.chars().filter(|c| !c.is_ascii_digit()).collect();
-        let mut signature = format!("{} at {path}", self.kind);
+        let mut path = String::new();
+        for c in self.mismatch.path.chars() {
+            match c {
+                '0'..='9' if path.ends_with('#') => {}
+                '0'..='9' => path.push('#'),
+                other => path.push(other),
+            }
+        }
+        let kind = if self.kind.starts_with("watch ") { "watch" } else { &self.kind };
+        let mut signature = format!("{kind} at {path}");
         if self.mismatch.path == "status" {
             let _ = write!(signature, ": {} / {}", self.mismatch.reference, self.mismatch.subject);
         }
