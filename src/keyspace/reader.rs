@@ -425,10 +425,11 @@ impl History for Reader {
 
     fn previous(&self, key: &[u8], revision: i64) -> Result<Option<Bytes>, HistoryError> {
         let at = revision - 1;
+        // First the snapshot, as above: the row must not vanish between the check and the read.
+        let snapshot = self.engine.snapshot()?;
         if at < 1 || at < self.visible().compacted {
             return Ok(None);
         }
-        let snapshot = self.engine.snapshot()?;
         let Ok(Some(row)) = self.shared.index.get(key, at) else { return Ok(None) };
         let mut copy = None;
         Committed(&*snapshot).visit(row, &mut |kv| copy = Some(Bytes::copy_from_slice(kv)))?;

@@ -65,21 +65,24 @@ pub(super) struct EncodedRevision {
     pub events: Arc<[Event]>,
     plain: Vec<Option<Bytes>>,
     with_prev: Vec<Option<Bytes>>,
+    /// Bytes of keys and values, and of what has been encoded.
+    size: usize,
 }
 
 impl EncodedRevision {
     pub fn new(source: RevisionEvents) -> Self {
         Self {
             revision: source.revision,
+            size: events_size(&source.events),
             events: source.events,
             plain: Vec::new(),
             with_prev: Vec::new(),
         }
     }
 
-    /// Bytes of keys and values.
+    /// Bytes that it holds; grows with what is encoded.
     pub fn size(&self) -> usize {
-        events_size(&self.events)
+        self.size
     }
 
     /// Appends the events at `positions` that are wanted.
@@ -99,7 +102,8 @@ impl EncodedRevision {
         Ok(())
     }
 
-    fn encoded(
+    /// One event in its wire encoding.
+    pub fn encoded(
         &mut self,
         position: usize,
         prev_kv: bool,
@@ -118,6 +122,7 @@ impl EncodedRevision {
             made.resize(self.events.len(), None);
         }
         made[position] = Some(bytes.clone());
+        self.size += bytes.len();
         Ok(bytes)
     }
 }

@@ -159,10 +159,7 @@ impl Job {
     pub fn run(self, history: &dyn History, settings: &Settings) -> Outcome {
         let revision = history.visible().revision.max(self.tip);
         let read = read_history(history, self.from, revision, settings);
-        let found = read.and_then(|chunk| {
-            let through = chunk.through;
-            Ok((through, self.serve(chunk, history)?))
-        });
+        let found = read.and_then(|chunk| self.serve(chunk, history, settings));
         match found {
             Ok((through, served)) => Outcome { revision, through, served, error: None },
             Err(error) => {
@@ -173,18 +170,44 @@ impl Job {
         }
     }
 
+    /// Returns the revision up to which everyone is served.
     fn serve(
         &self,
         chunk: HistoryChunk,
         history: &dyn History,
-    ) -> Result<Vec<Served>, HistoryError> {
+        settings: &Settings,
+    ) -> Result<(i64, Vec<Served>), HistoryError> {
+        let mut revisions: Vec<EncodedRevision> =
+            chunk.revisions.into_iter().map(EncodedRevision::new).collect();
+        let hits = self.hits(&revisions);
+        let cut = self.encode_with_previous(&mut revisions, &hits, history, settings)?;
+        let through = cut.unwrap_or(chunk.through);
+        let mut served = Vec::new();
+        for (group, hits) in self.groups.iter().zip(&hits) {
+            let mut made: HashMap<(i64, Wants), Arc<[Part]>> = HashMap::new();
+            for member in &group.members {
+                let key = (member.next, member.wants);
+                let parts = match made.get(&key) {
+                    Some(parts) => parts.clone(),
+                    None => {
+                        let parts: Arc<[Part]> =
+                            parts(&mut revisions, hits, key, through, history)?.into();
+                        made.insert(key, parts.clone());
+                        parts
+                    }
+                };
+                served.push(member.served(parts));
+            }
+        }
+        Ok((through, served))
+    }
+
+    /// For each group, which events (by position) of which revisions (by position).
+    fn hits(&self, revisions: &[EncodedRevision]) -> Vec<Vec<(u32, u32)>> {
         let mut index = Index::default();
         for (position, group) in self.groups.iter().enumerate() {
             index.insert(&group.range, position as u32);
         }
-        let mut revisions: Vec<EncodedRevision> =
-            chunk.revisions.into_iter().map(EncodedRevision::new).collect();
-        // For each group, which events of which revisions.
         let mut hits: Vec<Vec<(u32, u32)>> = self.groups.iter().map(|_| Vec::new()).collect();
         let mut found = Vec::new();
         for (number, revision) in revisions.iter().enumerate() {
@@ -197,23 +220,37 @@ impl Job {
                 }
             }
         }
-        let mut served = Vec::new();
-        for (group, hits) in self.groups.iter().zip(&hits) {
-            let mut made: HashMap<(i64, Wants), Arc<[Part]>> = HashMap::new();
-            for member in &group.members {
-                let key = (member.next, member.wants);
-                let parts = match made.get(&key) {
-                    Some(parts) => parts.clone(),
-                    None => {
-                        let parts: Arc<[Part]> = parts(&mut revisions, hits, key, history)?.into();
-                        made.insert(key, parts.clone());
-                        parts
-                    }
-                };
-                served.push(member.served(parts));
+        hits
+    }
+
+    /// Encodes what is wanted with its previous value. The budget for reading does not count these
+    /// values, which may be much larger than the events. Returns where the chunk must end when
+    /// they are.
+    fn encode_with_previous(
+        &self,
+        revisions: &mut [EncodedRevision],
+        hits: &[Vec<(u32, u32)>],
+        history: &dyn History,
+        settings: &Settings,
+    ) -> Result<Option<i64>, HistoryError> {
+        let wanting = self.groups.iter().zip(hits);
+        let mut wanted: Vec<(u32, u32)> = wanting
+            .filter(|(group, _)| group.members.iter().any(|member| member.wants.prev_kv()))
+            .flat_map(|(_, hits)| hits.iter().copied())
+            .collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let mut bytes = 0;
+        for run in wanted.chunk_by(|a, b| a.0 == b.0) {
+            let revision = &mut revisions[run[0].0 as usize];
+            for (_, position) in run {
+                bytes += revision.encoded(*position as usize, true, history)?.len();
+            }
+            if bytes >= settings.chunk_bytes.saturating_mul(2) {
+                return Ok(Some(revision.revision));
             }
         }
-        Ok(served)
+        Ok(None)
     }
 }
 
@@ -223,11 +260,12 @@ impl Member {
     }
 }
 
-/// Cuts what a watcher is to be sent into answers of whole revisions.
+/// Cuts what a watcher is to be sent, up to revision `last`, into answers of whole revisions.
 fn parts(
     revisions: &mut [EncodedRevision],
     hits: &[(u32, u32)],
     (next, wants): (i64, Wants),
+    last: i64,
     history: &dyn History,
 ) -> Result<Vec<Part>, HistoryError> {
     let mut parts = Vec::new();
@@ -238,6 +276,9 @@ fn parts(
         let revision = &mut revisions[run[0].0 as usize];
         if revision.revision < next {
             continue;
+        }
+        if revision.revision > last {
+            break;
         }
         if count == REVISIONS_MAX {
             let batch = Batch::new(std::mem::take(&mut pieces));

@@ -9,6 +9,11 @@ use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+/// What the hub itself hands to a watcher that resumes, in bytes; one that lacks more gets it from
+/// a reader. What is lacking can be large although the recent revisions are small: each event may
+/// carry a large previous value.
+const RESUME_BYTES_MAX: usize = 4 << 20;
+
 /// A batch once it has been made; made, it may turn out empty.
 type Made = Option<Option<Arc<Batch>>>;
 
@@ -107,7 +112,7 @@ impl Fanout {
     /// queues the others for a reader. None of them may be `Parked`: one that has to be parked
     /// again must get into its stream's list again.
     pub fn resume(&mut self, slots: &[u32]) -> Result<(), HistoryError> {
-        let mut made: HashMap<(GroupId, i64, Wants), Option<Arc<Batch>>> = HashMap::new();
+        let mut made: HashMap<(GroupId, i64, Wants), Made> = HashMap::new();
         for &slot in slots {
             let Some(watcher) = self.registry.watcher(slot) else { continue };
             let (next, key) = (watcher.next, (watcher.place.group, watcher.next, watcher.wants));
@@ -115,17 +120,14 @@ impl Fanout {
                 self.registry.settle(slot, State::Live, next);
                 continue;
             }
-            if !self.recent.covers(next) {
+            let batch = match made.get(&key) {
+                _ if !self.recent.covers(next) => None,
+                Some(batch) => batch.clone(),
+                None => made.entry(key).or_insert(self.recent_batch(key)?).clone(),
+            };
+            let Some(batch) = batch else {
                 self.registry.settle(slot, State::Queued, next);
                 continue;
-            }
-            let batch = match made.get(&key) {
-                Some(batch) => batch.clone(),
-                None => {
-                    let batch = self.recent_batch(key)?;
-                    made.insert(key, batch.clone());
-                    batch
-                }
             };
             let sent = batch.is_none_or(|batch| self.registry.send(slot, self.revision, &batch));
             if sent {
@@ -134,16 +136,20 @@ impl Fanout {
                 self.registry.settle(slot, State::Parked, next);
             }
         }
+        if !made.is_empty() {
+            self.recent.measure();
+        }
         Ok(())
     }
 
-    /// What a watcher lacks, from the recent revisions.
+    /// What a watcher lacks, from the recent revisions. `None` when it is too much.
     fn recent_batch(
         &mut self,
         (group, next, wants): (GroupId, i64, Wants),
-    ) -> Result<Option<Arc<Batch>>, HistoryError> {
+    ) -> Result<Made, HistoryError> {
         let Some(range) = self.registry.range(group) else { return Ok(None) };
         let mut pieces: Vec<Bytes> = Vec::new();
+        let (mut counted, mut bytes) = (0, 0);
         for revision in self.recent.from(next) {
             for position in 0..revision.events.len() {
                 if range.contains(&revision.events[position].key) {
@@ -151,8 +157,13 @@ impl Fanout {
                     revision.append(&position, wants, &*self.history, &mut pieces)?;
                 }
             }
+            bytes += pieces[counted..].iter().map(Bytes::len).sum::<usize>();
+            counted = pieces.len();
+            if bytes > RESUME_BYTES_MAX {
+                return Ok(None);
+            }
         }
-        Ok(Batch::new(pieces))
+        Ok(Some(Batch::new(pieces)))
     }
 
     /// History up to the hub's revision is gone: everyone who still needed it ends. The hub goes

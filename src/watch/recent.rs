@@ -11,8 +11,8 @@ const REVISIONS_MAX: usize = 512;
 /// Events kept at most, unless the newest revision alone has more: a watcher that resumes looks at
 /// each of them.
 const EVENTS_MAX: usize = 2048;
-/// Bytes of keys and values kept at most, unless the newest revision alone has more.
-const BYTES_MAX: usize = 1 << 20;
+/// Bytes kept at most, encodings included, unless the newest revision alone has more.
+const BYTES_MAX: usize = 4 << 20;
 
 /// All revisions above `floor` up to the hub's own.
 #[derive(Debug)]
@@ -33,6 +33,17 @@ impl Recent {
         self.size += revision.size();
         self.events += revision.events.len();
         self.revisions.push_back(revision);
+        self.shrink();
+    }
+
+    /// Measures again what is kept: revisions grow when their events are encoded for a watcher
+    /// that resumes.
+    pub fn measure(&mut self) {
+        self.size = self.revisions.iter().map(EncodedRevision::size).sum();
+        self.shrink();
+    }
+
+    fn shrink(&mut self) {
         while self.is_too_large() {
             let Some(oldest) = self.revisions.pop_front() else { break };
             self.size -= oldest.size();

@@ -302,6 +302,32 @@ fn the_past_comes_in_answers_of_at_most_a_thousand_revisions() {
 }
 
 #[test]
+fn large_previous_values_bound_an_answer_too() {
+    const KEYS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let settings = Settings { chunk_bytes: 1 << 20, ..Settings::default() };
+    let fixture = Fixture::with(settings);
+    for key in KEYS {
+        fixture.commit(&[Change::Put(key, vec![1; 1 << 20])]);
+    }
+    for key in KEYS {
+        fixture.put(key);
+    }
+    let mut client = fixture.open();
+    client.created(CreateWatcher { prev_kv: true, ..watch("a", "\0", 10) });
+    let mut found = Vec::new();
+    while found.len() < KEYS.len() {
+        let notice = client.next();
+        let What::Events { batch, .. } = &notice.what else { panic!("events") };
+        assert!(batch.bytes() < 4 << 20, "{}", batch.bytes());
+        assert!(decode(batch).iter().all(|event| event.prev_kv.is_some()));
+        found.extend(events(&notice));
+    }
+    let expected: Vec<String> =
+        KEYS.iter().zip(10..).map(|(key, at)| format!("PUT {key}@{at}")).collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
 fn what_is_only_a_little_behind_needs_no_history() {
     let fixture = Fixture::new();
     for _ in 0..100 {
