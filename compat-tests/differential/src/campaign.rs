@@ -191,7 +191,7 @@ impl Campaign {
 
     fn summary(&self, elapsed: Duration) -> bool {
         let state = self.state();
-        println!("declared differences: {}", known::names().collect::<Vec<_>>().join(", "));
+        println!("declared differences: {}", known::names().join(", "));
         for (signature, count) in &state.signatures {
             println!("{count:5} x {signature}");
         }

@@ -117,8 +117,11 @@ pub fn covers(case: &Case<'_>, mismatch: &Mismatch) -> bool {
 }
 
 /// The names of all declared differences.
-pub fn names() -> impl Iterator<Item = &'static str> {
-    KNOWN.iter().map(|known| known.name).chain(["catch-up-batches"])
+pub fn names() -> Vec<&'static str> {
+    let mut names: Vec<_> = KNOWN.iter().map(|known| known.name).collect();
+    names.push("catch-up-batches");
+    names.dedup();
+    names
 }
 
 #[cfg(test)]

@@ -67,15 +67,15 @@ impl Generator {
     /// One lease of the shortest time to live, watched to its end.
     pub(super) fn expiry(&mut self) {
         let generated = self.rng.chance(40);
-        let (id, lease) = if generated { (0, token::lease(1)) } else { (5, 5) };
+        let id = if generated { 0 } else { 5 };
         let ttl = self.rng.pick(&[2, 1, 0, -1, i64::MIN]);
         if self.rng.chance(30) {
             self.grant();
         }
-        let lease = if generated { token::lease(self.generated_leases + 1) } else { lease };
         if self.rng.chance(80) {
             self.repeat(2, Generator::watch_or_write);
         }
+        let lease = if generated { token::lease(self.generated_leases + 1) } else { id };
         self.push("Lease.LeaseGrant", &pb::LeaseGrantRequest { ttl, id });
         let keys = self.rng.below(6);
         for _ in 0..keys {
