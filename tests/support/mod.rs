@@ -4,6 +4,8 @@
 
 #![allow(dead_code)]
 
+pub mod client;
+
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -103,11 +105,33 @@ fn wait(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
     }
 }
 
+/// Starts a server process; returns it and its port.
+fn launch(program: &Program, flags: &[String], dir: &Path, log: &Path) -> (Child, u16) {
+    let port = free_port();
+    let url = format!("http://127.0.0.1:{port}");
+    let log_file = std::fs::File::create(log).expect("log file");
+    let child = program()
+        .current_dir(dir)
+        .args(["--data-dir", "data", "--listen-client-urls", &url])
+        .args(["--advertise-client-urls", &url])
+        .args(flags)
+        .stdout(log_file.try_clone().expect("second handle"))
+        .stderr(log_file)
+        .spawn()
+        .expect("the program starts");
+    (child, port)
+}
+
+/// How a server's process is made, without its flags.
+type Program = Box<dyn Fn() -> Command + Send>;
+
 /// A running server, stopped when dropped.
 pub struct Server {
     child: Child,
     log: PathBuf,
-    /// The client port on 127.0.0.1.
+    program: Program,
+    flags: Vec<String>,
+    /// The client port on 127.0.0.1; another one after each start.
     pub port: u16,
     /// Holds the data and the log.
     pub dir: TempDir,
@@ -116,7 +140,12 @@ pub struct Server {
 impl Server {
     /// Starts ours with its own directory and port, and waits until it is ready.
     pub fn start(extra: &[&str]) -> Server {
-        Self::spawn(leaseway(), extra, &[])
+        Self::spawn(Box::new(leaseway), extra, &[])
+    }
+
+    /// Starts ours through another program, which is given the binary and its flags.
+    pub fn start_through(program: Program, extra: &[&str]) -> Server {
+        Self::spawn(program, extra, &[])
     }
 
     /// Starts the real etcd likewise.
@@ -131,28 +160,72 @@ impl Server {
             "--initial-cluster",
             &cluster,
         ];
-        Self::spawn(clean(binary), extra, &peers)
+        let binary = binary.to_owned();
+        Self::spawn(Box::new(move || clean(&binary)), extra, &peers)
     }
 
-    fn spawn(mut command: Command, extra: &[&str], more: &[&str]) -> Server {
+    fn spawn(program: Program, extra: &[&str], more: &[&str]) -> Server {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let port = free_port();
-        let url = format!("http://127.0.0.1:{port}");
         let log = dir.path().join("log");
-        let log_file = std::fs::File::create(&log).expect("log file");
-        let child = command
-            .current_dir(dir.path())
-            .args(["--data-dir", "data", "--listen-client-urls", &url])
-            .args(["--advertise-client-urls", &url])
-            .args(more)
-            .args(extra)
-            .stdout(log_file.try_clone().expect("second handle"))
-            .stderr(log_file)
-            .spawn()
-            .expect("the program starts");
-        let mut server = Server { child, log, port, dir };
+        let flags: Vec<String> = more.iter().chain(extra).map(|&flag| flag.to_owned()).collect();
+        let (child, port) = launch(&program, &flags, dir.path(), &log);
+        let mut server = Server { child, log, program, flags, port, dir };
         server.wait_until_ready();
         server
+    }
+
+    /// Starts an ended process again on the same directory, with a new log and on another port,
+    /// and does not wait for it.
+    pub fn launch_again(&mut self) {
+        let ended = self.child.try_wait().expect("a child of ours");
+        assert!(ended.is_some(), "still running");
+        (self.child, self.port) = launch(&self.program, &self.flags, self.dir.path(), &self.log);
+    }
+
+    /// Starts an ended process again and waits until it is ready.
+    pub fn restart(&mut self) {
+        self.launch_again();
+        self.wait_until_ready();
+    }
+
+    /// Starts an ended process again and waits until it is ready or has ended.
+    ///
+    /// # Errors
+    /// The exit code of a process that ended by itself.
+    pub fn try_restart(&mut self) -> Result<(), Option<i32>> {
+        self.launch_again();
+        let deadline = Instant::now() + PATIENCE;
+        while !answers(self.port) {
+            if let Some(status) = self.child.try_wait().expect("a child of ours") {
+                return Err(status.code());
+            }
+            assert!(Instant::now() < deadline, "no answer:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// Replaces the program that the next start runs.
+    pub fn set_program(&mut self, program: Program) {
+        self.program = program;
+    }
+
+    /// Replaces the flags that the next start gets beside those for directory and addresses.
+    pub fn set_flags(&mut self, flags: &[&str]) {
+        self.flags = flags.iter().map(|&flag| flag.to_owned()).collect();
+    }
+
+    /// Ends the process without any warning, as `kill -9` does.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("a child of ours");
+        self.child.wait().expect("a child of ours");
+    }
+
+    /// Ends the process in order.
+    pub fn stop(&mut self) {
+        self.signal("TERM");
+        let (code, _) = self.wait();
+        assert_eq!(code, Some(0), "{}", self.log());
     }
 
     /// Waits for an answer on the client port: the log may be anywhere.
