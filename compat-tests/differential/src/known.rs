@@ -28,7 +28,7 @@ struct Known {
 /// Declared as `catch-up-batches`: a watcher that catches up may get more than this in several
 /// answers, divided between revisions, where etcd sends up to a thousand revisions in one. Streams
 /// that have carried such an answer are compared revision by revision.
-pub const LARGE_BATCH_BYTES: usize = 1 << 20;
+pub const LARGE_BATCH_BYTES: usize = 1 << 19;
 
 const KNOWN: [Known; 6] = [
     // The hash of the storage's own file format, which only equal storages share. HashKV, the hash

@@ -217,9 +217,11 @@ pub fn received_up_to(log: &Log, id: i64) -> i64 {
     revision - i64::from(flag(last, "fragment"))
 }
 
-/// Has the server cancelled the watcher?
+/// Has the server cancelled the watcher? (A refused request is created and cancelled at once, with the
+/// id -1, which a watcher may have as well.)
 pub fn is_cancelled(log: &Log, id: i64) -> bool {
-    log.messages.iter().any(|m| watch_id(m) == id && flag(m, "canceled"))
+    let cancels = |m: &DynamicMessage| flag(m, "canceled") && !flag(m, "created");
+    log.messages.iter().any(|m| watch_id(m) == id && cancels(m))
 }
 
 /// The watcher that an answer is about.
