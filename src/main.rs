@@ -32,8 +32,10 @@ fn main() -> ExitCode {
     log::write_notes(&config.notes);
     match run(&config) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            tracing::error!("{message}");
+        Err(Failure { message, logged }) => {
+            if !logged {
+                tracing::error!("{message}");
+            }
             if !config.log.outputs.contains(&LogOutput::Stderr) {
                 eprintln!("leaseway: {message}");
             }
@@ -58,7 +60,20 @@ fn print(text: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn run(config: &Config) -> Result<(), String> {
+/// Why the process ends with an error, in one line.
+struct Failure {
+    message: String,
+    /// The log has it already.
+    logged: bool,
+}
+
+impl From<String> for Failure {
+    fn from(message: String) -> Self {
+        Failure { message, logged: false }
+    }
+}
+
+fn run(config: &Config) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -69,7 +84,7 @@ fn run(config: &Config) -> Result<(), String> {
     result
 }
 
-async fn serve(config: &Config) -> Result<(), String> {
+async fn serve(config: &Config) -> Result<(), Failure> {
     let mut terminate = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
 
@@ -93,7 +108,7 @@ async fn serve(config: &Config) -> Result<(), String> {
     let outcome = tokio::select! {
         _ = terminate.recv() => stopping("terminated"),
         _ = interrupt.recv() => stopping("interrupt"),
-        reason = node.failed() => Err(reason),
+        reason = node.failed() => Err(Failure { message: reason, logged: true }),
     };
 
     node.announce_stop();
@@ -118,7 +133,7 @@ fn raise_open_files() {
     }
 }
 
-fn stopping(signal: &str) -> Result<(), String> {
+fn stopping(signal: &str) -> Result<(), Failure> {
     tracing::info!(signal, "received signal; shutting down");
     Ok(())
 }

@@ -1,0 +1,8 @@
+//! What was acknowledged is there after whatever happens to the process or its disk.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod full_disk;
+mod history;
+mod kill;
