@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leaseway_proto::etcdserverpb::{AlarmType, RangeRequest};
 use leaseway_proto::server::etcdserverpb::auth_server::AuthServer;
@@ -12,14 +12,17 @@ use leaseway_proto::server::etcdserverpb::kv_server::KvServer;
 use leaseway_proto::server::etcdserverpb::lease_server::LeaseServer;
 use leaseway_proto::server::etcdserverpb::maintenance_server::MaintenanceServer;
 use leaseway_proto::server::etcdserverpb::watch_server::WatchServer;
+use redb::StorageBackend;
 use tokio::sync::watch;
 use tokio::task::JoinHandle as Task;
 use tonic::codec::CompressionEncoding;
 
 use crate::auto_compaction;
 use crate::backend::Log;
-use crate::backend::local::log::{LocalLog, Parts, Publish};
+use crate::backend::local::log::{LocalLog, OnCommit, Parts, Publish};
+use crate::backend::local::recover::recover;
 use crate::backend::local::sessions::LocalSessions;
+use crate::backend::local::wal::{CAPACITY, Wal};
 use crate::config::{Config, MetricsDetail};
 use crate::data_dir::DataDir;
 use crate::gateway::auth::AuthService;
@@ -41,14 +44,16 @@ use crate::keyspace::machine::Machine;
 use crate::keyspace::reader::Reader;
 use crate::keyspace::view::View;
 use crate::lease::{Leases, time_at_start};
-use crate::storage::redb_engine::RedbEngine;
+use crate::storage::redb_engine::{self, RedbEngine};
 use crate::storage::tables::meta;
-use crate::storage::{Batch, Engine, StorageError};
+use crate::storage::{Durability, Engine, StorageError};
 use crate::telemetry::Metrics;
 use crate::watch::{Hub, Settings};
 
 /// The store's file in the data directory.
 const STORE: &str = "keyspace.redb";
+/// The log's file in the data directory.
+const LOG: &str = "log";
 /// There is no raft; clients want a term that is not 0, and etcd's first one is 2.
 const RAFT_TERM: u64 = 2;
 /// How often the remaining time of long leases is noted.
@@ -85,7 +90,7 @@ impl Node {
     }
 
     fn start(config: &Config, store: Store, metrics: Arc<Metrics>) -> std::io::Result<(Node, App)> {
-        let Store { engine, machine, identity } = store;
+        let Store { engine, wal, machine, identity } = store;
         let view = Arc::new(View::new(machine.published()));
         let shared = machine.shared().clone();
         let reader = Reader::new(shared.clone(), engine.clone(), view.clone());
@@ -93,6 +98,7 @@ impl Node {
         let (failed, failure) = watch::channel(None);
         let parts = Parts {
             machine,
+            wal,
             engine: engine.clone(),
             view,
             publish: Box::new(Publisher { hub: hub.clone(), metrics: metrics.clone() }),
@@ -181,31 +187,60 @@ impl Node {
 /// What is in the data directory.
 struct Store {
     engine: Arc<dyn Engine>,
+    wal: Wal,
     machine: Machine,
     identity: Identity,
 }
 
 impl Store {
     fn open(config: &Config, dir: &Path, path: &Path) -> Result<Store, StorageError> {
-        let engine = RedbEngine::open(path, config.storage_cache_bytes, !config.unsafe_no_fsync)?;
-        // The file's name must survive a power cut too.
+        let sync = !config.unsafe_no_fsync;
+        let engine = RedbEngine::open(path, config.storage_cache_bytes, sync)?;
+        let log = dir.join(LOG);
+        let logged = log.exists();
+        let file = redb_engine::open_file(&log, sync)?;
+        // The files' names must survive a power cut too.
         std::fs::File::open(dir)
             .and_then(|dir| dir.sync_all())
             .map_err(|error| StorageError::Io(error.to_string()))?;
-        Self::load(Arc::new(engine))
+        Self::load(Arc::new(engine), file, logged)
     }
 
-    fn load(engine: Arc<dyn Engine>) -> Result<Store, StorageError> {
-        let identity = match meta::identity(&*engine.snapshot()?)? {
-            Some(identity) => identity,
-            None => first_identity(&*engine)?,
-        };
-        let started = std::time::Instant::now();
-        let machine = load(&*engine.snapshot()?, &mut |rows| {
+    /// Loads the store and applies what was logged since its last durable commit. A new store gets
+    /// its log first and then its identity: a store with an identity has a log.
+    fn load(
+        engine: Arc<dyn Engine>,
+        file: Box<dyn StorageBackend>,
+        logged: bool,
+    ) -> Result<Store, StorageError> {
+        let started = Instant::now();
+        let known = meta::identity(&*engine.snapshot()?)?;
+        let mut machine = load(&*engine.snapshot()?, &mut |rows| {
             if rows.is_multiple_of(1_000_000) {
                 tracing::info!(rows, "loading the keyspace");
             }
         })?;
+        let (identity, wal) = match known {
+            Some(_) if !logged => {
+                return Err(StorageError::Corrupted(format!("its log file `{LOG}` is missing")));
+            }
+            Some(identity) => {
+                let position = machine.published().position;
+                let (mut wal, groups) = Wal::open(file, store_id(identity), position, CAPACITY)?;
+                let replayed = groups.len();
+                recover(&mut machine, &*engine, &mut wal, groups)?;
+                tracing::info!(groups = replayed, "applied the log");
+                (identity, wal)
+            }
+            None => {
+                let identity = random_identity();
+                let wal = Wal::create(file, store_id(identity), CAPACITY)?;
+                let mut batch = machine.checkpoint_batch();
+                meta::put_identity(&mut batch, identity);
+                engine.commit(&batch, Durability::Immediate)?;
+                (identity, wal)
+            }
+        };
         tracing::info!(
             keys = machine.shared().index.len(),
             leases = machine.shared().leases.len(),
@@ -215,19 +250,18 @@ impl Store {
         );
         let meta::Identity { cluster_id, member_id } = identity;
         let identity = Identity { cluster_id, member_id, raft_term: RAFT_TERM };
-        Ok(Store { engine, machine, identity })
+        Ok(Store { engine, wal, machine, identity })
     }
 }
 
-/// Gives a new store its ids.
-fn first_identity(engine: &dyn Engine) -> Result<meta::Identity, StorageError> {
+fn random_identity() -> meta::Identity {
     let random = || rand::random_range(1..=u64::MAX);
-    let identity = meta::Identity { cluster_id: random(), member_id: random() };
-    let mut batch = Batch::default();
-    meta::put_identity(&mut batch, identity);
-    meta::put_state(&mut batch, &meta::State::default());
-    engine.commit(&batch)?;
-    Ok(identity)
+    meta::Identity { cluster_id: random(), member_id: random() }
+}
+
+/// What the log knows its store by.
+fn store_id(identity: meta::Identity) -> [u8; 16] {
+    (u128::from(identity.cluster_id) << 64 | u128::from(identity.member_id)).to_be_bytes()
 }
 
 fn report(failed: watch::Sender<Option<String>>) -> Box<dyn FnOnce(&StorageError) + Send> {
@@ -238,15 +272,14 @@ fn report(failed: watch::Sender<Option<String>>) -> Box<dyn FnOnce(&StorageError
 }
 
 /// Measures commits; those longer than `slow` are logged, unless it is zero.
-fn observe(metrics: Arc<Metrics>, slow: Duration) -> Box<dyn Fn(Duration) + Send> {
-    Box::new(move |took| {
+fn observe(metrics: Arc<Metrics>, slow: Duration) -> OnCommit {
+    Box::new(move |took, synced| {
         if took > slow && !slow.is_zero() {
             metrics.server.slow_applies_total.inc();
             tracing::warn!(?took, expected_duration = ?slow, "apply request took too long");
         }
         metrics.disk.commit.observe(took);
-        // One sync is what a commit waits for.
-        metrics.disk.fsync.observe(took);
+        metrics.disk.fsync.observe(synced);
     })
 }
 

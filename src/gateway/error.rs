@@ -128,8 +128,9 @@ impl Error {
             Self::MemberNotFound => (NotFound, "etcdserver: member not found"),
             Self::MemberBadUrls => (InvalidArgument, "etcdserver: given member URLs are invalid"),
             Self::PeerUrlExists => (FailedPrecondition, "etcdserver: Peer URLs already exists"),
+            // etcd answers this one with the client's form of the error, which has no code.
             Self::MemberNotEnoughStarted => (
-                FailedPrecondition,
+                Code::Unknown,
                 "etcdserver: re-configuration failed due to not enough started members",
             ),
             Self::MemberNotLearner => {

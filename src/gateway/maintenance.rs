@@ -17,6 +17,8 @@ use std::sync::atomic::Ordering;
 use tokio_stream::Empty;
 use tonic::{Request, Response, Status};
 
+/// Bytes that a store without rows uses: a page.
+const EMPTY_STORE: i64 = 4096;
 /// What etcd calls the cluster's version in downgrade answers.
 const CLUSTER_VERSION: &str = "3.7";
 
@@ -122,11 +124,12 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
             version: ETCD_VERSION.into(),
             db_size: i64::try_from(self.engine.file_bytes()).unwrap_or(i64::MAX),
             leader: identity.member_id,
-            raft_index: published.position,
+            raft_index: published.position + 1,
             raft_term: identity.raft_term,
-            raft_applied_index: published.position,
+            raft_applied_index: published.position + 1,
             errors: alarms.iter().map(told).collect(),
-            db_size_in_use: self.context.reader.shared().row_bytes.load(Ordering::Relaxed),
+            db_size_in_use: EMPTY_STORE
+                + self.context.reader.shared().row_bytes.load(Ordering::Relaxed),
             is_learner: false,
             storage_version: STORAGE_VERSION.into(),
             db_size_quota: self.context.limits.quota_bytes.unwrap_or(-1),

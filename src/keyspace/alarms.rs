@@ -1,5 +1,6 @@
 //! Raised alarms. Few, so a plain ordered set behind a lock.
 
+use super::error::Refusal;
 use super::leases::Positioned;
 use leaseway_proto::etcdserverpb::{AlarmMember, AlarmType};
 use parking_lot::RwLock;
@@ -38,17 +39,32 @@ impl Alarms {
         self.inner.read().raised.range((alarm, 0)..=(alarm, u64::MAX)).next().is_some()
     }
 
+    /// Why anything that takes space is refused, if an alarm is raised.
+    pub fn refusal_of_writes(&self) -> Option<Refusal> {
+        if self.raised(AlarmType::Corrupt) {
+            return Some(Refusal::Corrupt);
+        }
+        self.raised(AlarmType::Nospace).then_some(Refusal::NoSpace)
+    }
+
     /// Raises; returns whether it is new.
     pub(super) fn raise(&self, member: u64, alarm: i32, position: u64) -> bool {
         let mut inner = self.inner.write();
-        inner.position = position;
-        inner.raised.insert((alarm, member))
+        let changed = inner.raised.insert((alarm, member));
+        if changed {
+            inner.position = position;
+        }
+        changed
     }
 
     /// Disarms; returns whether it was raised.
     pub(super) fn disarm(&self, member: u64, alarm: i32, position: u64) -> bool {
         let mut inner = self.inner.write();
-        inner.position = position;
-        inner.raised.remove(&(alarm, member))
+        let changed = inner.raised.remove(&(alarm, member));
+        if changed {
+            // A position that no group gets would be waited for in vain.
+            inner.position = position;
+        }
+        changed
     }
 }

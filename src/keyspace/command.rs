@@ -35,6 +35,8 @@ pub struct Outcome {
     pub reply: Result<Reply, Refusal>,
     /// Current revision after the command.
     pub revision: i64,
+    /// Whether anything is different after it. If not, it need not be logged.
+    pub changed: bool,
 }
 
 /// Wraps an operation for the log.

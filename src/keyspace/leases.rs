@@ -118,8 +118,9 @@ impl LeaseTable {
     /// Ends a lease; returns its keys in order.
     pub(super) fn end(&self, id: i64, position: u64) -> Option<BTreeSet<Box<[u8]>>> {
         let mut inner = self.inner.write();
+        let held = inner.leases.remove(&id)?;
         inner.position = position;
-        inner.leases.remove(&id).map(|held| held.keys)
+        Some(held.keys)
     }
 
     /// Changes a lease in place; returns it as it is afterwards.

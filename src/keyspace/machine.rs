@@ -17,8 +17,8 @@ use super::range::KeyRange;
 use super::staging::{Rows, Staging};
 use super::txn::{self, Compared, State};
 use super::view::Published;
-use crate::storage::StorageError;
 use crate::storage::tables::{alarms, leases, meta};
+use crate::storage::{Batch, StorageError};
 use bytes::Bytes;
 use leaseway_proto::etcdserverpb as pb;
 use leaseway_proto::mvccpb::KeyValue;
@@ -88,11 +88,21 @@ impl Machine {
         self.state.position + 1
     }
 
-    /// Closes a group: what follows is to be committed and then published.
-    pub fn finish_group(&mut self, staging: &mut Staging) {
-        self.state.position = staging.position;
+    /// Closes a group: what follows is to be committed and then published. A group without commands
+    /// (a step of compaction) has no position of its own.
+    pub fn finish_group(&mut self, staging: &mut Staging, has_commands: bool) {
+        if has_commands {
+            self.state.position = staging.position;
+        }
         self.shared.row_bytes.fetch_add(staging.row_bytes, Ordering::Relaxed);
         meta::put_state(&mut staging.batch, &self.state);
+    }
+
+    /// A batch with which everything applied so far is committed durably.
+    pub fn checkpoint_batch(&self) -> Batch {
+        let mut batch = Batch::default();
+        meta::put_state(&mut batch, &self.state);
+        batch
     }
 
     /// Applies one command.
@@ -105,6 +115,7 @@ impl Machine {
         staging: &mut Staging,
         command: &Command,
     ) -> Result<Outcome, StorageError> {
+        let before = (staging.mark(), self.state);
         let result = match self.refuse_by_alarm(command) {
             Some(refusal) => Err(refusal.into()),
             None => self.dispatch(staging, command),
@@ -117,27 +128,19 @@ impl Machine {
             Err(ReadError::Refused(refusal)) => Err(refusal),
             Err(ReadError::Storage(error)) => return Err(error),
         };
-        Ok(Outcome { reply, revision: self.state.revision })
+        let changed = (staging.mark(), self.state) != before;
+        Ok(Outcome { reply, revision: self.state.revision, changed })
     }
 
     fn refuse_by_alarm(&self, command: &Command) -> Option<Refusal> {
-        let raised = |alarm| self.shared.alarms.raised(alarm);
-        if raised(pb::AlarmType::Corrupt) {
-            let allowed = matches!(
-                command.op,
-                Some(Op::Alarm(_) | Op::LeaseRenewed(_) | Op::LeaseCheckpoint(_)) | None
-            );
-            return (!allowed).then_some(Refusal::Corrupt);
-        }
-        if raised(pb::AlarmType::Nospace) {
-            let refused = match &command.op {
-                Some(Op::Put(_) | Op::LeaseGrant(_)) => true,
-                Some(Op::Txn(request)) => txn::may_put(request),
-                _ => false,
-            };
-            return refused.then_some(Refusal::NoSpace);
-        }
-        None
+        let refusal = self.shared.alarms.refusal_of_writes()?;
+        let refused = match (&command.op, refusal) {
+            (Some(Op::Alarm(_) | Op::LeaseRenewed(_) | Op::LeaseCheckpoint(_)) | None, _) => false,
+            (_, Refusal::Corrupt) | (Some(Op::Put(_) | Op::LeaseGrant(_)), _) => true,
+            (Some(Op::Txn(request)), _) => txn::may_put(request),
+            _ => false,
+        };
+        refused.then_some(refusal)
     }
 
     fn dispatch(&mut self, staging: &mut Staging, command: &Command) -> Result<Reply, ReadError> {

@@ -7,9 +7,11 @@ use super::machine::Machine;
 use super::reader::Reader;
 use super::staging::Staging;
 use super::view::View;
+use crate::backend::local::recover::recover;
+use crate::backend::local::wal::Wal;
 use crate::storage::power_cut::Disk;
 use crate::storage::redb_engine::RedbEngine;
-use crate::storage::{Engine, StorageError};
+use crate::storage::{Batch, Durability, Engine, StorageError};
 use bytes::Bytes;
 use leaseway_proto::etcdserverpb as pb;
 use leaseway_proto::etcdserverpb::request_op::Request;
@@ -21,19 +23,37 @@ use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A keyspace over an engine, driven by hand.
+const STORE: [u8; 16] = [1; 16];
+/// Bytes of the log file.
+const LOG: usize = 32 << 10;
+
+/// A keyspace over an engine and a log, driven by hand.
 struct Driven {
     machine: Machine,
     engine: Arc<dyn Engine>,
+    wal: Wal,
     view: Arc<View>,
 }
 
 impl Driven {
-    fn open(engine: RedbEngine) -> Result<Self, StorageError> {
-        let engine: Arc<dyn Engine> = Arc::new(engine);
+    fn create(store: Disk, log: Disk) -> Result<Self, StorageError> {
+        let engine: Arc<dyn Engine> = Arc::new(RedbEngine::with_backend(store, 1 << 20)?);
         let machine = load(&*engine.snapshot()?, &mut |_| {})?;
+        let wal = Wal::create(Box::new(log), STORE, LOG)?;
+        engine.commit(&machine.checkpoint_batch(), Durability::Immediate)?;
         let view = Arc::new(View::new(machine.published()));
-        Ok(Self { machine, engine, view })
+        Ok(Self { machine, engine, wal, view })
+    }
+
+    fn open(store: Vec<u8>, log: Vec<u8>) -> Result<Self, StorageError> {
+        let store = Disk::holding(store);
+        let engine: Arc<dyn Engine> = Arc::new(RedbEngine::with_backend(store, 1 << 20)?);
+        let mut machine = load(&*engine.snapshot()?, &mut |_| {})?;
+        let position = machine.published().position;
+        let (mut wal, groups) = Wal::open(Box::new(Disk::holding(log)), STORE, position, LOG)?;
+        recover(&mut machine, &*engine, &mut wal, groups)?;
+        let view = Arc::new(View::new(machine.published()));
+        Ok(Self { machine, engine, wal, view })
     }
 
     fn group(&mut self, commands: &[Command]) -> Result<Vec<Outcome>, StorageError> {
@@ -43,13 +63,24 @@ impl Driven {
         for command in commands {
             outcomes.push(self.machine.apply(&mut staging, command)?);
         }
+        let changed = commands.iter().zip(&outcomes).filter(|(_, outcome)| outcome.changed);
+        let logged: Vec<Command> = changed.map(|(command, _)| command.clone()).collect();
         let known = self.view.now().visible.compacted;
         self.machine.compaction_step(&mut staging, known)?;
-        self.machine.finish_group(&mut staging);
+        if !logged.is_empty() {
+            self.wal.append(&self.wal.entry(staging.position, logged.clone()))?;
+        }
+        self.machine.finish_group(&mut staging, !logged.is_empty());
         let (batch, _) = staging.finish();
-        self.engine.commit(&batch)?;
+        self.engine.commit(&batch, Durability::Deferred)?;
         self.view.publish(self.machine.published());
         Ok(outcomes)
+    }
+
+    fn checkpoint(&mut self) -> Result<(), StorageError> {
+        self.engine.commit(&Batch::default(), Durability::Immediate)?;
+        self.wal.rewind();
+        Ok(())
     }
 
     fn reader(&self) -> Reader {
@@ -244,7 +275,7 @@ fn check(driven: &Driven, model: &Model) {
 fn random_commands_do_what_the_model_does() {
     for seed in 0..60 {
         let random = &mut StdRng::seed_from_u64(seed);
-        let mut driven = Driven::open(RedbEngine::in_memory().unwrap()).unwrap();
+        let mut driven = Driven::create(Disk::default(), Disk::default()).unwrap();
         let mut model = Model::new();
         for _ in 0..30 {
             let size = random.random_range(1..6);
@@ -282,9 +313,9 @@ fn a_power_cut_loses_nothing_that_was_committed_and_nothing_by_halves() {
     for seed in 0..seeds() {
         let random = &mut StdRng::seed_from_u64(seed);
         let disk = Disk::default();
-        let engine = RedbEngine::with_backend(disk.clone(), 1 << 20).unwrap();
-        let mut driven = Driven::open(engine).unwrap();
-        disk.cut_after(random.random_range(0..60));
+        let log = disk.beside();
+        let mut driven = Driven::create(disk.clone(), log.clone()).unwrap();
+        disk.cut_after(random.random_range(0..90));
         let mut committed = Model::new();
         let mut attempted = committed.clone();
         for _ in 0..40 {
@@ -298,11 +329,13 @@ fn a_power_cut_loses_nothing_that_was_committed_and_nothing_by_halves() {
                 break;
             }
             committed = attempted.clone();
+            if random.random_ratio(1, 8) && driven.checkpoint().is_err() {
+                break;
+            }
         }
         drop(driven);
-        let engine = RedbEngine::with_backend(Disk::holding(disk.after_cut(seed)), 1 << 20)
+        let after = Driven::open(disk.after_cut(seed), log.after_cut(seed ^ 1))
             .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-        let after = Driven::open(engine).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         let revision = after.view.now().visible.revision;
         let same = |model: &Model| {
             revision == model.revision

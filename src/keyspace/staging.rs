@@ -80,6 +80,11 @@ impl Staging {
         self.rows.is_empty() && self.batch.is_empty()
     }
 
+    /// How much is staged; grows with every change.
+    pub(super) fn mark(&self) -> (usize, usize) {
+        (self.rows.len(), self.batch.changes.len())
+    }
+
     /// How many changes the open revision has so far: the next one's place.
     pub(super) fn next_sub(&self) -> u32 {
         self.open.len() as u32

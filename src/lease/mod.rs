@@ -118,7 +118,12 @@ impl<L: Log, S: Sessions> Leases<L, S> {
     /// TTL too large; id taken; refusals by alarm.
     pub async fn grant(&self, id: i64, ttl: i64) -> Result<Granted, LeaseError> {
         if ttl > MAX_TTL {
-            return Err(LeaseError::TtlTooLarge);
+            // A raised alarm is told first, as it would be by the keyspace.
+            let alarms = &self.reader.shared().alarms;
+            return Err(match alarms.refusal_of_writes() {
+                Some(refusal) => refusal.into(),
+                None => LeaseError::TtlTooLarge,
+            });
         }
         let ttl = ttl.max(self.min_ttl);
         loop {

@@ -1,6 +1,6 @@
 //! Where bytes are kept: tables of byte keys and byte values behind a small engine trait.
 //!
-//! Owns: tables, snapshots, durable commits. Relies on: nothing above it. Deliberately absent:
+//! Owns: tables, snapshots, commits and their durability. Relies on: nothing above it. Deliberately absent:
 //! any knowledge of keys, revisions or leases beyond each table's own encoding (one file a table).
 
 pub mod power_cut;
@@ -73,6 +73,16 @@ impl Batch {
     }
 }
 
+/// When a commit survives a power cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// At once, with all commits before it.
+    Immediate,
+    /// With the next immediate one. A power cut before that takes the store back to the last
+    /// immediate commit, as a whole.
+    Deferred,
+}
+
 /// What [`Snapshot::scan`] calls for each row.
 pub type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>;
 
@@ -112,11 +122,12 @@ pub trait Engine: Send + Sync {
     /// Fails when the store is closed or poisoned.
     fn snapshot(&self) -> Result<Arc<dyn Snapshot>, StorageError>;
 
-    /// Makes a batch durable: when this returns `Ok`, the batch survives a power cut.
+    /// Commits a batch as a whole. It is visible in snapshots when this returns; whether it survives
+    /// a power cut is what `durability` says.
     ///
     /// # Errors
     /// After any error the engine is poisoned and every later call fails too.
-    fn commit(&self, batch: &Batch) -> Result<(), StorageError>;
+    fn commit(&self, batch: &Batch, durability: Durability) -> Result<(), StorageError>;
 
     /// Length of the store's file in bytes.
     fn file_bytes(&self) -> u64;

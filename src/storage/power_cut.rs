@@ -12,6 +12,7 @@ use redb::StorageBackend;
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes that reach the disk together.
 pub const SECTOR: usize = 512;
@@ -24,33 +25,58 @@ struct State {
     dirty: BTreeMap<usize, Vec<Vec<u8>>>,
     // Lengths that the file has had since the last sync.
     lengths: Vec<usize>,
-    operations: u64,
-    cut_at: Option<u64>,
+}
+
+/// Counts what disks on one supply do, and goes when it is told to.
+#[derive(Debug)]
+struct Power {
+    operations: AtomicU64,
+    cut_at: AtomicU64,
+}
+
+impl Default for Power {
+    fn default() -> Self {
+        Self { operations: AtomicU64::new(0), cut_at: AtomicU64::new(u64::MAX) }
+    }
+}
+
+impl Power {
+    fn check(&self, operation: u64) -> Result<(), Error> {
+        if operation < self.cut_at.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::BrokenPipe, "no power"))
+    }
+
+    fn operate(&self) -> Result<(), Error> {
+        self.check(self.operations.fetch_add(1, Ordering::SeqCst))
+    }
 }
 
 /// A disk; clones are the same disk.
 #[derive(Clone, Debug, Default)]
 pub struct Disk {
     state: Arc<Mutex<State>>,
+    power: Arc<Power>,
 }
 
 impl Disk {
     /// A disk that holds `contents`.
     pub fn holding(contents: Vec<u8>) -> Self {
         let state = State { synced: contents.clone(), current: contents, ..State::default() };
-        Self { state: Arc::new(Mutex::new(state)) }
+        Self { state: Arc::new(Mutex::new(state)), power: Arc::default() }
     }
 
-    /// Lets the power go at the `operation`-th write, resize or sync from now (counting from 0):
-    /// that one and all later ones fail, and so do reads.
+    /// Another, empty disk on the same power supply.
+    pub fn beside(&self) -> Self {
+        Self { state: Arc::default(), power: self.power.clone() }
+    }
+
+    /// Lets the power go at the `operation`-th write, resize or sync from now (counting from 0) of any
+    /// disk on the supply: that one and all later ones fail, and so do reads.
     pub fn cut_after(&self, operation: u64) {
-        let mut state = self.state.lock();
-        state.cut_at = Some(state.operations + operation);
-    }
-
-    /// Number of writes, resizes and syncs so far.
-    pub fn operations(&self) -> u64 {
-        self.state.lock().operations
+        let now = self.power.operations.load(Ordering::SeqCst);
+        self.power.cut_at.store(now + operation, Ordering::SeqCst);
     }
 
     /// What the disk holds after the power is back; the seed decides what was lost.
@@ -80,12 +106,6 @@ impl Disk {
 }
 
 impl State {
-    fn operate(&mut self) -> Result<(), Error> {
-        let powered = self.cut_at.is_none_or(|at| self.operations < at);
-        self.operations += 1;
-        if powered { Ok(()) } else { Err(Error::new(ErrorKind::BrokenPipe, "no power")) }
-    }
-
     fn touch(&mut self, from: usize, to: usize) {
         for sector in from / SECTOR..to.div_ceil(SECTOR) {
             let start = sector * SECTOR;
@@ -104,9 +124,7 @@ impl StorageBackend for Disk {
 
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Error> {
         let state = self.state.lock();
-        if state.cut_at.is_some_and(|at| state.operations > at) {
-            return Err(Error::new(ErrorKind::BrokenPipe, "no power"));
-        }
+        self.power.check(self.power.operations.load(Ordering::SeqCst))?;
         let start = offset as usize;
         let found = state.current.get(start..start + out.len());
         out.copy_from_slice(found.ok_or(ErrorKind::UnexpectedEof)?);
@@ -115,7 +133,7 @@ impl StorageBackend for Disk {
 
     fn set_len(&self, len: u64) -> Result<(), Error> {
         let mut state = self.state.lock();
-        state.operate()?;
+        self.power.operate()?;
         let len = len as usize;
         state.current.resize(len, 0);
         state.lengths.push(len);
@@ -126,16 +144,23 @@ impl StorageBackend for Disk {
 
     fn sync_data(&self) -> Result<(), Error> {
         let mut state = self.state.lock();
-        state.operate()?;
-        state.synced = state.current.clone();
-        state.dirty.clear();
-        state.lengths.clear();
+        self.power.operate()?;
+        let State { synced, current, dirty, lengths } = &mut *state;
+        synced.resize(current.len(), 0);
+        for sector in std::mem::take(dirty).into_keys() {
+            let start = sector * SECTOR;
+            let end = (start + SECTOR).min(current.len());
+            if let Some(from) = current.get(start..end) {
+                synced[start..end].copy_from_slice(from);
+            }
+        }
+        lengths.clear();
         Ok(())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
         let mut state = self.state.lock();
-        state.operate()?;
+        self.power.operate()?;
         let start = offset as usize;
         let end = start + data.len();
         state.current.get_mut(start..end).ok_or(ErrorKind::UnexpectedEof)?.copy_from_slice(data);

@@ -1,16 +1,14 @@
 //! The engine over redb: a copy-on-write B-tree in one file, with page checksums.
 //!
-//! A commit is one fsync. The last commit's read transaction is kept and shared by all readers, so
+//! An immediate commit is one fsync. The last commit's read transaction is kept and shared by all readers, so
 //! that a read costs no bookkeeping in redb; it is replaced after each commit.
 //!
 //! redb checks what it can when a file is opened, but a page that changes under a running process
 //! may make it panic. Such a panic is caught here and reported as corruption.
 
-use super::{Batch, Engine, Snapshot, StorageError, Table, Visit};
+use super::{Batch, Durability, Engine, Snapshot, StorageError, Table, Visit};
 use parking_lot::{Mutex, RwLock};
-use redb::{
-    Builder, Database, Durability, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition,
-};
+use redb::{Builder, Database, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition};
 use std::ops::{Bound, ControlFlow};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -76,15 +74,7 @@ impl RedbEngine {
     /// # Errors
     /// The file can't be opened, is not a store, or is corrupted.
     pub fn open(path: &Path, cache_bytes: usize, sync: bool) -> Result<Self, StorageError> {
-        let file = std::fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .map_err(|error| StorageError::Io(error.to_string()))?;
-        let backend = redb::backends::FileBackend::new(file).map_err(failed)?;
-        Self::build(backend, cache_bytes, sync)
+        Self::build(plain_file(path)?, cache_bytes, sync)
     }
 
     /// An engine that keeps everything in memory, for tests and throw-away servers.
@@ -143,11 +133,15 @@ impl RedbEngine {
         error
     }
 
-    fn write(&self, batch: &Batch) -> Result<(), StorageError> {
+    fn write(&self, batch: &Batch, durability: Durability) -> Result<(), StorageError> {
         let guard = self.database.read();
         let database = guard.as_ref().ok_or_else(|| self.closed())?;
         let mut transaction = database.begin_write().map_err(failed)?;
-        transaction.set_durability(Durability::Immediate).map_err(failed)?;
+        let durability = match durability {
+            Durability::Immediate => redb::Durability::Immediate,
+            Durability::Deferred => redb::Durability::None,
+        };
+        transaction.set_durability(durability).map_err(failed)?;
         for (table, definition) in TABLES {
             let mut changes =
                 batch.changes.iter().filter(|change| change.table == table).peekable();
@@ -174,11 +168,11 @@ impl Engine for RedbEngine {
         self.latest.read().clone().ok_or_else(|| self.closed())
     }
 
-    fn commit(&self, batch: &Batch) -> Result<(), StorageError> {
+    fn commit(&self, batch: &Batch, durability: Durability) -> Result<(), StorageError> {
         if self.poisoned.lock().is_some() {
             return Err(self.closed());
         }
-        guarded(|| self.write(batch)).map_err(|error| self.poison(error))
+        guarded(|| self.write(batch, durability)).map_err(|error| self.poison(error))
     }
 
     fn file_bytes(&self) -> u64 {
@@ -277,6 +271,26 @@ impl Snapshot for RedbSnapshot {
             Ok(())
         })
     }
+}
+
+/// Opens or creates a file for this process alone. With `sync` false it is never synced.
+///
+/// # Errors
+/// The file can't be opened, or another process has it.
+pub fn open_file(path: &Path, sync: bool) -> Result<Box<dyn StorageBackend>, StorageError> {
+    let inner = plain_file(path)?;
+    Ok(Box::new(Watched { inner, length: Arc::default(), sync }))
+}
+
+fn plain_file(path: &Path) -> Result<redb::backends::FileBackend, StorageError> {
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .map_err(|error| StorageError::Io(error.to_string()))?;
+    redb::backends::FileBackend::new(file).map_err(failed)
 }
 
 /// A backend whose length is known without asking it, and whose syncs can be left out.

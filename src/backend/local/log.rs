@@ -1,20 +1,24 @@
-//! The local log: a queue, one thread that applies, one commit per group.
+//! The local log: a queue, one thread that applies, one sync per group.
 //!
-//! While a commit is under way, everything that arrives queues for the next group; nothing waits on
-//! a timer. Per group the thread: applies each command to a staging, commits it with one sync,
-//! publishes the new state, hands the events to the watchers, and only then answers. Compaction
-//! proceeds in bounded steps that ride on these commits.
+//! While a sync is under way, everything that arrives queues for the next group; nothing waits on
+//! a timer. Per group the thread: applies each command to a staging, writes the commands that changed
+//! something to the log file and syncs it, commits the staging to the store, publishes the new
+//! state, hands the events to the watchers, and only then answers. The store itself is made durable
+//! when the log file is full, and when the process ends. Compaction proceeds in bounded steps that
+//! ride on the groups.
 //!
 //! If storage fails, nothing of the group is answered, and the process is told to stop: what is on
 //! disk is then no longer known.
 
+use super::wal::Wal;
 use crate::backend::{Log, ProposeError};
 use crate::keyspace::command::{Command, Outcome};
 use crate::keyspace::event::{RevisionEvents, Visible};
 use crate::keyspace::machine::Machine;
 use crate::keyspace::staging::Staging;
 use crate::keyspace::view::View;
-use crate::storage::{Engine, StorageError};
+use crate::storage::{Durability, Engine, StorageError};
+use prost::Message;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +31,7 @@ const QUEUE: usize = 8192;
 /// Commands in one group at most.
 const GROUP: usize = 4096;
 /// Encoded bytes of commands in one group at most (one command more than that still fits).
-const GROUP_BYTES: usize = 8 << 20;
+const GROUP_BYTES: usize = 4 << 20;
 
 /// Who wants to know of committed revisions. Called on the apply thread: must not block.
 pub trait Publish: Send + 'static {
@@ -64,8 +68,8 @@ enum Request {
     Stop,
 }
 
-/// Observes how long each commit took.
-pub type OnCommit = Box<dyn Fn(Duration) + Send>;
+/// Observes how long each group took from apply to commit, and how long of that the log's sync.
+pub type OnCommit = Box<dyn Fn(Duration, Duration) + Send>;
 
 /// The queue's sending side. Dropping it does not stop the thread; [`LocalLog::stop`] does.
 pub struct LocalLog {
@@ -78,6 +82,8 @@ pub struct LocalLog {
 pub struct Parts {
     /// The loaded keyspace.
     pub machine: Machine,
+    /// Where groups are made durable.
+    pub wal: Wal,
     /// Where groups are committed.
     pub engine: Arc<dyn Engine>,
     /// Where committed state is published.
@@ -171,10 +177,13 @@ struct Applier {
     stats: Arc<LogStats>,
 }
 
-/// A group on its way: what is to be answered once it is durable.
+/// A group on its way.
 #[derive(Default)]
-struct Answers {
-    waiting: Vec<(oneshot::Sender<Outcome>, Outcome)>,
+struct Group {
+    /// What has to be logged.
+    commands: Vec<Command>,
+    /// What is to be answered once the group is durable.
+    answers: Vec<(oneshot::Sender<Outcome>, Outcome)>,
     shrinks: Vec<oneshot::Sender<()>>,
 }
 
@@ -182,7 +191,8 @@ impl Applier {
     fn run(mut self) {
         let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| {
             while self.group()? {}
-            Ok(())
+            // What is in the log is in the store now: the next start has nothing to do again.
+            self.checkpoint()
         }));
         let error = match outcome {
             Ok(Ok(())) => return,
@@ -205,18 +215,19 @@ impl Applier {
         }
         let snapshot = self.parts.engine.snapshot()?;
         let mut staging = Staging::new(snapshot, self.parts.machine.next_position());
-        let mut answers = Answers::default();
-        self.apply_all(first, &mut staging, &mut answers)?;
+        let mut group = Group::default();
+        self.apply_all(first, &mut staging, &mut group)?;
         let known = self.parts.view.now().visible.compacted;
         self.parts.machine.compaction_step(&mut staging, known)?;
-        self.commit(staging)?;
+        self.commit(staging, std::mem::take(&mut group.commands))?;
         let finished = self.parts.machine.compaction_finished();
         self.told.send_if_modified(|told| std::mem::replace(told, finished) != finished);
-        for (answer, outcome) in answers.waiting {
+        for (answer, outcome) in group.answers {
             // Whoever gave up waiting is not told; the command stands.
             let _ = answer.send(outcome);
         }
-        for done in answers.shrinks {
+        for done in group.shrinks {
+            self.checkpoint()?;
             self.parts.engine.shrink()?;
             let _ = done.send(());
         }
@@ -227,22 +238,25 @@ impl Applier {
         &mut self,
         first: Option<Request>,
         staging: &mut Staging,
-        answers: &mut Answers,
+        group: &mut Group,
     ) -> Result<(), StorageError> {
         let (mut commands, mut bytes) = (0, 0);
         let mut next = first;
         while let Some(request) = next.take() {
             match request {
                 Request::Propose(Proposal { command, answer }) => {
-                    bytes += prost::Message::encoded_len(&command);
+                    bytes += command.encoded_len();
                     let outcome = self.parts.machine.apply(staging, &command)?;
                     if outcome.reply.is_err() {
                         self.stats.refused.fetch_add(1, Ordering::Relaxed);
                     }
-                    answers.waiting.push((answer, outcome));
+                    if outcome.changed {
+                        group.commands.push(command);
+                    }
+                    group.answers.push((answer, outcome));
                     commands += 1;
                 }
-                Request::Shrink(done) => answers.shrinks.push(done),
+                Request::Shrink(done) => group.shrinks.push(done),
                 // What is queued already is still served; the end of the queue ends the thread.
                 Request::Stop => self.requests.close(),
             }
@@ -254,21 +268,43 @@ impl Applier {
         Ok(())
     }
 
-    fn commit(&mut self, mut staging: Staging) -> Result<(), StorageError> {
-        if !staging.is_empty() || self.parts.machine.published() != self.parts.view.now() {
-            self.parts.machine.finish_group(&mut staging);
-            let (batch, events) = staging.finish();
-            let started = Instant::now();
-            self.parts.engine.commit(&batch)?;
-            let took = started.elapsed();
-            self.stats.commits.fetch_add(1, Ordering::Relaxed);
-            let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-            self.stats.commit_nanos.fetch_add(nanos, Ordering::Relaxed);
-            (self.parts.on_commit)(took);
-            let published = self.parts.machine.published();
-            self.parts.view.publish(published);
-            self.parts.publish.publish(events, published.visible);
+    fn commit(&mut self, mut staging: Staging, commands: Vec<Command>) -> Result<(), StorageError> {
+        let parts = &mut self.parts;
+        if commands.is_empty() && staging.is_empty() {
+            return Ok(());
         }
+        let started = Instant::now();
+        if !commands.is_empty() {
+            let entry = parts.wal.entry(staging.position, commands);
+            if !parts.wal.fits(entry.encoded_len()) {
+                // Everything before this group is in the store, but not durable there.
+                parts.engine.commit(&Default::default(), Durability::Immediate)?;
+                parts.wal.rewind();
+            }
+            parts.wal.append(&entry)?;
+            parts.machine.finish_group(&mut staging, true);
+        } else {
+            parts.machine.finish_group(&mut staging, false);
+        }
+        let synced = started.elapsed();
+        let (batch, events) = staging.finish();
+        parts.engine.commit(&batch, Durability::Deferred)?;
+        let took = started.elapsed();
+        self.stats.commits.fetch_add(1, Ordering::Relaxed);
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.stats.commit_nanos.fetch_add(nanos, Ordering::Relaxed);
+        (parts.on_commit)(took, synced);
+        let published = parts.machine.published();
+        parts.view.publish(published);
+        parts.publish.publish(events, published.visible);
+        Ok(())
+    }
+
+    /// Makes the store durable as it is, so that the log is not needed any more.
+    fn checkpoint(&mut self) -> Result<(), StorageError> {
+        let batch = self.parts.machine.checkpoint_batch();
+        self.parts.engine.commit(&batch, Durability::Immediate)?;
+        self.parts.wal.rewind();
         Ok(())
     }
 }

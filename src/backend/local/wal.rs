@@ -1,0 +1,303 @@
+//! The log file: what makes a group durable before it is answered.
+//!
+//! One file, preallocated, written from the front. A record holds one group:
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 4 | magic |
+//! | 4 | length of the entry, little-endian |
+//! | 8 | position: number of the group, one more than the record's before, little-endian |
+//! | 4 | CRC-32C of length, position and entry, little-endian |
+//! | n | the entry: `leaseway.log.v1.Entry` |
+//!
+//! When the file is full, the store is committed durably (a checkpoint) and writing starts at the front
+//! again, over records that nobody needs any more; their positions give them away as old. So the valid
+//! records are those from the front with rising positions, and the first thing that is none ends them.
+//!
+//! A group is written with one write and one sync, and the next one only after that, so a power cut
+//! can spoil the last record only, whose group was not answered. A record that is broken although a
+//! newer one stands behind it is damage, and the log is refused; so is a file that is shorter than it
+//! was made.
+
+use crate::keyspace::command::Command;
+use crate::storage::StorageError;
+use leaseway_proto::log::Entry;
+use prost::Message;
+use redb::StorageBackend;
+
+/// Length of a server's log file; a group that does not fit makes it longer for good.
+pub const CAPACITY: usize = 16 << 20;
+const MAGIC: [u8; 4] = *b"LWR1";
+const HEADER: usize = 20;
+/// Pieces in which the file is filled when it is made.
+const FILL: usize = 1 << 20;
+
+/// The log file of a store.
+pub struct Wal {
+    file: Box<dyn StorageBackend>,
+    store: [u8; 16],
+    length: usize,
+    next: usize,
+}
+
+/// A group that was logged.
+#[derive(Debug, PartialEq)]
+pub struct Logged {
+    /// Its number.
+    pub position: u64,
+    /// Its commands, in order.
+    pub commands: Vec<Command>,
+}
+
+fn io(error: std::io::Error) -> StorageError {
+    StorageError::Io(format!("log file: {error}"))
+}
+
+fn damaged(what: &str) -> StorageError {
+    StorageError::Corrupted(format!("log file: {what}"))
+}
+
+fn checksum(length: &[u8], position: &[u8], entry: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c_append(crc32c::crc32c(length), position), entry)
+}
+
+/// The record at the front of `bytes`: its position, its entry, and what follows.
+fn record(bytes: &[u8]) -> Option<(u64, &[u8], &[u8])> {
+    let (header, rest) = bytes.split_at_checked(HEADER)?;
+    let (magic, fields) = header.split_at(4);
+    let (length, fields) = fields.split_at(4);
+    let (position, sum) = fields.split_at(8);
+    if magic != MAGIC {
+        return None;
+    }
+    let size = u32::from_le_bytes(length.try_into().ok()?) as usize;
+    let (entry, rest) = rest.split_at_checked(size)?;
+    let good = checksum(length, position, entry).to_le_bytes() == sum;
+    good.then_some((u64::from_le_bytes(position.try_into().ok()?), entry, rest))
+}
+
+impl Wal {
+    /// Makes the log of a new store in an empty or unfinished file. `store` identifies the store,
+    /// `capacity` is the file's length in bytes.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn create(
+        file: Box<dyn StorageBackend>,
+        store: [u8; 16],
+        capacity: usize,
+    ) -> Result<Self, StorageError> {
+        // Written in full, so that later syncs have no blocks to allocate.
+        file.set_len(capacity as u64).map_err(io)?;
+        for start in (0..capacity).step_by(FILL) {
+            let piece = FILL.min(capacity - start);
+            file.write(start as u64, &vec![0; piece]).map_err(io)?;
+        }
+        file.sync_data().map_err(io)?;
+        Ok(Self { file, store, length: capacity, next: 0 })
+    }
+
+    /// Opens the log of a store that was committed durably at `position`, and returns the groups
+    /// logged after it.
+    ///
+    /// # Errors
+    /// I/O errors; damage; a log of another store.
+    pub fn open(
+        file: Box<dyn StorageBackend>,
+        store: [u8; 16],
+        position: u64,
+        capacity: usize,
+    ) -> Result<(Self, Vec<Logged>), StorageError> {
+        let length = usize::try_from(file.len().map_err(io)?).unwrap_or(usize::MAX);
+        if length < capacity {
+            return Err(damaged(&format!("{length} bytes long instead of {capacity}")));
+        }
+        let mut bytes = vec![0; length];
+        file.read(0, &mut bytes).map_err(io)?;
+        let (groups, used) = read(&bytes, store, position)?;
+        // Records up to `position` are overwritten, but never ones that are still needed: the
+        // caller commits what it got before it appends.
+        Ok((Self { file, store, length, next: used }, groups))
+    }
+
+    /// Whether a record of `entry_bytes` fits behind the others. If not, the store must be committed
+    /// durably and [`Wal::rewind`] called first.
+    pub fn fits(&self, entry_bytes: usize) -> bool {
+        self.next == 0 || self.next + HEADER + entry_bytes <= self.length
+    }
+
+    /// Starts at the front again: everything logged so far is durable elsewhere.
+    pub fn rewind(&mut self) {
+        self.next = 0;
+    }
+
+    /// An entry for [`Wal::append`].
+    pub fn entry(&self, position: u64, commands: Vec<Command>) -> Entry {
+        Entry { gateway: self.store.to_vec().into(), nonce: 0, last_number: position, commands }
+    }
+
+    /// Writes a group and makes it durable.
+    ///
+    /// # Errors
+    /// I/O errors, after which what is in the file is not known.
+    pub fn append(&mut self, entry: &Entry) -> Result<(), StorageError> {
+        let size = entry.encoded_len();
+        let length = u32::try_from(size)
+            .map_err(|_| StorageError::Io("a group of 4 GiB can't be logged".into()))?
+            .to_le_bytes();
+        let position = entry.last_number.to_le_bytes();
+        let mut bytes = Vec::with_capacity(HEADER + size);
+        bytes.extend(MAGIC);
+        bytes.extend(length);
+        bytes.extend(position);
+        bytes.extend([0; 4]);
+        entry.encode_raw(&mut bytes);
+        let sum = checksum(&length, &position, &bytes[HEADER..]).to_le_bytes();
+        bytes[HEADER - 4..HEADER].copy_from_slice(&sum);
+        let end = self.next + bytes.len();
+        if end > self.length {
+            self.file.set_len(end as u64).map_err(io)?;
+            self.length = end;
+        }
+        self.file.write(self.next as u64, &bytes).map_err(io)?;
+        self.file.sync_data().map_err(io)?;
+        self.next = end;
+        Ok(())
+    }
+}
+
+/// Reads the groups behind `position`, and how far the valid records reach.
+fn read(
+    bytes: &[u8],
+    store: [u8; 16],
+    position: u64,
+) -> Result<(Vec<Logged>, usize), StorageError> {
+    let mut groups = Vec::new();
+    let mut rest = bytes;
+    let mut last = None;
+    while let Some((number, entry, behind)) = record(rest) {
+        if last.is_some_and(|last| number != last + 1) {
+            break;
+        }
+        let entry = Entry::decode(entry).map_err(|error| damaged(&error.to_string()))?;
+        if entry.gateway[..] != store {
+            return Err(damaged("it belongs to another store"));
+        }
+        if number > position {
+            let expected = position + groups.len() as u64 + 1;
+            if number != expected {
+                return Err(damaged(&format!("group {number} follows where {expected} should")));
+            }
+            groups.push(Logged { position: number, commands: entry.commands });
+        }
+        last = Some(number);
+        rest = behind;
+    }
+    let known = position + groups.len() as u64;
+    if let Some(number) = newer(rest, known) {
+        return Err(damaged(&format!("group {number} is there but not the one before it")));
+    }
+    Ok((groups, bytes.len() - rest.len()))
+}
+
+/// A valid record behind `known`, anywhere.
+fn newer(bytes: &[u8], known: u64) -> Option<u64> {
+    let mut at = 0;
+    while let Some(found) = bytes[at..].windows(MAGIC.len()).position(|window| window == MAGIC) {
+        at += found;
+        match record(&bytes[at..]) {
+            Some((number, _, _)) if number > known => return Some(number),
+            _ => at += 1,
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keyspace::command::{Op, command};
+    use crate::storage::power_cut::Disk;
+    use leaseway_proto::etcdserverpb::PutRequest;
+
+    const STORE: [u8; 16] = [7; 16];
+    const SMALL: usize = 4096;
+
+    fn group(value: &str) -> Vec<Command> {
+        let value = value.to_string().into();
+        vec![command(Op::Put(PutRequest { key: "k".into(), value, ..Default::default() }))]
+    }
+
+    fn logged(disk: &Disk, position: u64) -> Result<Vec<u64>, StorageError> {
+        let (_, groups) = Wal::open(Box::new(disk.clone()), STORE, position, SMALL)?;
+        Ok(groups.iter().map(|group| group.position).collect())
+    }
+
+    fn written(groups: u64) -> (Disk, Wal) {
+        let disk = Disk::default();
+        let mut wal = Wal::create(Box::new(disk.clone()), STORE, SMALL).unwrap();
+        for position in 1..=groups {
+            wal.append(&wal.entry(position, group("value"))).unwrap();
+        }
+        (disk, wal)
+    }
+
+    fn flip(disk: &Disk, offset: u64) {
+        let mut byte = [0];
+        disk.read(offset, &mut byte).unwrap();
+        disk.write(offset, &[byte[0] ^ 1]).unwrap();
+    }
+
+    #[test]
+    fn what_is_logged_comes_back() {
+        let (disk, _) = written(3);
+        let (_, groups) = Wal::open(Box::new(disk.clone()), STORE, 1, SMALL).unwrap();
+        let expected = [2, 3].map(|position| Logged { position, commands: group("value") });
+        assert_eq!(groups, expected);
+        assert!(logged(&disk, 3).unwrap().is_empty());
+        assert!(Wal::open(Box::new(disk), [8; 16], 1, SMALL).is_err(), "of another store");
+    }
+
+    #[test]
+    fn old_records_behind_new_ones_are_not_taken() {
+        let (disk, mut wal) = written(5);
+        wal.rewind();
+        wal.append(&wal.entry(6, group("longer than before"))).unwrap();
+        assert_eq!(logged(&disk, 5).unwrap(), [6]);
+        let mut same = wal;
+        same.rewind();
+        same.append(&same.entry(7, group("longer than before"))).unwrap();
+        assert_eq!(logged(&disk, 6).unwrap(), [7]);
+        assert!(logged(&disk, 5).is_err(), "a store that misses group 6");
+    }
+
+    #[test]
+    fn only_the_last_record_may_be_broken() {
+        let (disk, wal) = written(3);
+        let record = wal.next as u64 / 3;
+        flip(&disk, 3 * record - 1);
+        assert_eq!(logged(&disk, 0).unwrap(), [1, 2]);
+        flip(&disk, 3 * record - 1);
+        for offset in 0..2 * record {
+            flip(&disk, offset);
+            let found = logged(&disk, 0);
+            assert!(found.is_err(), "byte {offset}: {found:?}");
+            flip(&disk, offset);
+        }
+        assert_eq!(logged(&disk, 0).unwrap(), [1, 2, 3]);
+        disk.set_len(SMALL as u64 - 1).unwrap();
+        assert!(logged(&disk, 0).is_err(), "a file cut short");
+    }
+
+    #[test]
+    fn a_group_larger_than_the_file() {
+        let (disk, mut wal) = written(1);
+        let large = "x".repeat(SMALL);
+        let entry = wal.entry(2, group(&large));
+        assert!(!wal.fits(entry.encoded_len()));
+        wal.rewind();
+        assert!(wal.fits(entry.encoded_len()));
+        wal.append(&entry).unwrap();
+        assert_eq!(logged(&disk, 1).unwrap(), [2]);
+    }
+}
