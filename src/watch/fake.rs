@@ -135,13 +135,13 @@ impl History for FakeHistory {
         budget: HistoryBudget,
     ) -> Result<HistoryChunk, HistoryError> {
         self.reads.fetch_add(1, Ordering::Relaxed);
-        let delay = self.delay_us.load(Ordering::Relaxed);
-        if delay > 0 {
-            std::thread::sleep(Duration::from_micros(delay));
-        }
         let compacted = self.state.lock().compacted;
         if from < compacted {
             return Err(HistoryError::Compacted(compacted));
+        }
+        let delay = self.delay_us.load(Ordering::Relaxed);
+        if delay > 0 {
+            std::thread::sleep(Duration::from_micros(delay));
         }
         let (mut count, mut size, mut revisions) = (0, 0, Vec::new());
         for revision in from..=to {
