@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::TcpIncoming;
-use tonic::transport::{Channel, Server};
+use tonic::transport::{Channel, Endpoint, Server};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 const IDENTITY: Identity = Identity { cluster_id: 11, member_id: 12, raft_term: 13 };
@@ -62,6 +62,7 @@ fn the_interval_is_bounded_and_jittered() {
 struct Fixture {
     history: Arc<FakeHistory>,
     hub: Hub,
+    endpoint: Endpoint,
     channel: Channel,
 }
 
@@ -77,7 +78,8 @@ impl Fixture {
         let incoming = TcpIncoming::from(listener);
         tokio::spawn(Server::builder().add_service(service).serve_with_incoming(incoming));
         let endpoint = Channel::from_shared(format!("http://{address}")).expect("an address");
-        Self { history, hub, channel: endpoint.connect().await.expect("connected") }
+        let channel = endpoint.connect().await.expect("connected");
+        Self { history, hub, endpoint, channel }
     }
 
     fn put(&self, key: &'static str, bytes: usize) {
@@ -90,8 +92,12 @@ impl Fixture {
     }
 
     async fn open(&self) -> Client {
+        Self::open_on(self.channel.clone()).await
+    }
+
+    async fn open_on(channel: Channel) -> Client {
         let (requests, receiver) = mpsc::channel(16);
-        let mut client = WatchClient::new(self.channel.clone());
+        let mut client = WatchClient::new(channel);
         let answers = client.watch(ReceiverStream::new(receiver)).await.expect("a stream");
         Client { requests: Some(requests), answers: answers.into_inner() }
     }
@@ -257,6 +263,45 @@ async fn a_client_that_leaves_is_forgotten() {
     while fixture.hub.stats().streams() + fixture.hub.stats().watchers() > 0 {
         assert!(Instant::now() < end, "still there");
         tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_do_not_read_are_bounded_and_delay_nobody() {
+    const STALLED: usize = 20;
+    const EVENTS: i64 = 2000;
+    let fixture = Fixture::new().await;
+    let mut stalled = Vec::new();
+    for _ in 0..STALLED {
+        let mut client = fixture.open().await;
+        client.create(create("k", 0, 0)).await;
+        assert_eq!(client.line().await, "0 rev=1 created");
+        stalled.push(client);
+    }
+    // On a connection of its own: the client's end of the other one is full.
+    let channel = fixture.endpoint.connect().await.expect("connected");
+    let mut fast = Fixture::open_on(channel).await;
+    fast.create(create("k", 0, 0)).await;
+    assert_eq!(fast.line().await, "0 rev=1 created");
+    for revision in 2..2 + EVENTS {
+        fixture.put("k", 10_000);
+        assert_eq!(fast.line().await, format!("0 rev={revision} PUT k@{revision}"));
+    }
+    let stats = fixture.hub.stats();
+    assert!(stats.events_pending() < 120 * STALLED as i64, "{}", stats.events_pending());
+    assert_eq!(stats.slow_watchers(), STALLED as i64);
+    let readers = stalled.into_iter().map(|mut client| async move {
+        let mut next = 2;
+        while next < 2 + EVENTS {
+            for event in client.next().await.expect("events").events {
+                assert_eq!(event.kv.map(|kv| kv.mod_revision), Some(next));
+                next += 1;
+            }
+        }
+    });
+    let readers: Vec<_> = readers.map(tokio::spawn).collect();
+    for reader in readers {
+        reader.await.expect("all events in order");
     }
 }
 
