@@ -32,6 +32,7 @@ struct Writer {
 
 type Forever = Result<Infallible, Lost>;
 type Task = Pin<Box<dyn Future<Output = Forever> + Send>>;
+type Act = fn(Writer, i64) -> Task;
 
 impl Writer {
     fn value(&mut self) -> Vec<u8> {
@@ -188,7 +189,7 @@ fn count(value: &[u8]) -> u64 {
 /// Starts everybody.
 async fn load(port: u16, record: &Record, round: u64, verified: i64) -> JoinSet<Forever> {
     let mut tasks = JoinSet::new();
-    let roles: [(&str, usize, fn(Writer, i64) -> Task); 7] = [
+    let roles: [(&str, usize, Act); 7] = [
         ("singles", 4, |writer, _| Box::pin(writer.singles())),
         ("sets", 2, |writer, _| Box::pin(writer.sets())),
         ("counts", 3, |writer, _| Box::pin(writer.counts())),
