@@ -21,6 +21,8 @@ use tonic::{Request, Response, Status};
 const EMPTY_STORE: i64 = 4096;
 /// What etcd calls the cluster's version in downgrade answers.
 const CLUSTER_VERSION: &str = "3.7";
+/// The only version that etcd would go down to, as major and minor.
+const DOWNGRADE_TARGET: (u64, u64) = (3, 6);
 
 /// Gives free space back while service goes on; resolves to whether that worked.
 pub type Shrink =
@@ -37,6 +39,13 @@ impl<L, S> MaintenanceService<L, S> {
     /// A service in `context` over its store.
     pub fn new(context: Arc<Context<L, S>>, engine: Arc<dyn Engine>, shrink: Shrink) -> Self {
         Self { context, engine, shrink }
+    }
+}
+
+impl<L: Log, S: Sessions> MaintenanceService<L, S> {
+    fn downgrade_answer(&self) -> pb::DowngradeResponse {
+        let header = Some(self.context.identity.header(self.context.revision()));
+        pb::DowngradeResponse { header, version: CLUSTER_VERSION.into() }
     }
 }
 
@@ -199,12 +208,13 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
     ) -> Result<Response<pb::DowngradeResponse>, Status> {
         let request = request.into_inner();
         match DowngradeAction::try_from(request.action) {
-            Ok(DowngradeAction::Cancel) => Ok(Response::new(pb::DowngradeResponse {
-                header: Some(self.context.identity.header(self.context.revision())),
-                version: CLUSTER_VERSION.into(),
-            })),
-            Ok(_) => match major_minor(&request.version) {
+            Ok(DowngradeAction::Cancel) => Ok(Response::new(self.downgrade_answer())),
+            Ok(action) => match major_minor(&request.version) {
                 None => Err(Error::WrongDowngradeVersionFormat.into()),
+                // Asking whether one could is answered as etcd does; there is nothing to go to.
+                Some(DOWNGRADE_TARGET) if action == DowngradeAction::Validate => {
+                    Ok(Response::new(self.downgrade_answer()))
+                }
                 Some(_) => Err(Error::InvalidDowngradeTarget.into()),
             },
             Err(_) => Err(Status::unknown("etcdserver: unknown method")),

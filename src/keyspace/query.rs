@@ -41,7 +41,8 @@ pub fn has_filters(request: &RangeRequest) -> bool {
         || request.max_create_revision != 0
 }
 
-fn sorts(request: &RangeRequest) -> bool {
+/// Whether the keys are sorted by something else than their order in the store.
+pub fn sorts(request: &RangeRequest) -> bool {
     let none = request.sort_order == SortOrder::None as i32;
     request.sort_target != SortTarget::Key as i32 || !(none || in_key_order(request))
 }

@@ -126,7 +126,12 @@ impl Reader {
             let more = found.rows.len() > limit;
             found.rows.truncate(limit);
             let mut kvs = BytesMut::new();
-            point.append(request, &found.rows, &mut kvs)?;
+            if query::sorts(request) {
+                // A sort target without an order: each piece is sorted by itself, as in etcd.
+                append_all(&query::collect(request, &found, &point.rows())?.0, &mut kvs);
+            } else {
+                point.append(request, &found.rows, &mut kvs)?;
+            }
             let next = match found.rows.last().filter(|_| more) {
                 Some(last) => {
                     let mut next = point.rows().load(*last)?.key.to_vec();

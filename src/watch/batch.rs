@@ -110,8 +110,9 @@ impl EncodedRevision {
         history: &dyn History,
     ) -> Result<Bytes, HistoryError> {
         let event = &self.events[position];
-        // What was created had nothing before.
-        let prev_kv = prev_kv && !event.create;
+        // What was created had nothing before, and what has been compacted is not told any more, even
+        // where it is still remembered here.
+        let prev_kv = prev_kv && !event.create && event.row.main > history.visible().compacted;
         let made = if prev_kv { &mut self.with_prev } else { &mut self.plain };
         if let Some(Some(bytes)) = made.get(position) {
             return Ok(bytes.clone());
