@@ -363,8 +363,6 @@ async fn damage_everything(server: &mut Server, written: &Written, random: &mut 
         let mut damages = Damage::choose(contents, random, flips);
         if name == STORE {
             damages.push(Damage::Earlier);
-            // Without its store, a directory is taken for a new one.
-            damages.retain(|damage| !matches!(damage, Damage::Remove | Damage::Truncate { to: 0 }));
         }
         for damage in damages {
             let mut files = intact.clone();

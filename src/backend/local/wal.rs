@@ -87,6 +87,11 @@ impl Wal {
         store: [u8; 16],
         capacity: usize,
     ) -> Result<Self, StorageError> {
+        let mut bytes = vec![0; usize::try_from(file.len().map_err(io)?).unwrap_or(usize::MAX)];
+        file.read(0, &mut bytes).map_err(io)?;
+        if let Some(number) = newer(&bytes, 0) {
+            return Err(damaged(&format!("it holds group {number}, but the store is empty")));
+        }
         // Written in full, so that later syncs have no blocks to allocate.
         file.set_len(capacity as u64).map_err(io)?;
         for start in (0..capacity).step_by(FILL) {
