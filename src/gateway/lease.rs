@@ -6,13 +6,13 @@ use crate::backend::{Log, Sessions};
 use bytes::Bytes;
 use leaseway_proto::etcdserverpb as pb;
 use leaseway_proto::server::etcdserverpb::lease_server::Lease;
+use std::pin::Pin;
 use std::sync::Arc;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
-/// Answers to renewals that wait for a client to read them.
-const ANSWERS: usize = 16;
+/// Answers of a stream of renewals.
+type KeepAlives = Pin<Box<dyn Stream<Item = Result<pb::LeaseKeepAliveResponse, Status>> + Send>>;
 
 /// What a lease counts for in the quota, in bytes; etcd's figure.
 const LEASE_COST: usize = 64;
@@ -61,33 +61,20 @@ impl<L: Log, S: Sessions> Lease for LeaseService<L, S> {
         Ok(Response::new(pb::LeaseRevokeResponse { header }))
     }
 
-    type LeaseKeepAliveStream = ReceiverStream<Result<pb::LeaseKeepAliveResponse, Status>>;
+    type LeaseKeepAliveStream = KeepAlives;
 
     async fn lease_keep_alive(
         &self,
         request: Request<Streaming<pb::LeaseKeepAliveRequest>>,
     ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
-        let mut requests = request.into_inner();
         let context = self.context.clone();
-        let (answers, stream) = mpsc::channel(ANSWERS);
-        tokio::spawn(async move {
-            loop {
-                let request = tokio::select! {
-                    request = requests.message() => request,
-                    () = answers.closed() => return,
-                };
-                let answer = match request {
-                    Ok(Some(request)) => keep_alive(&context, request.id).await,
-                    Ok(None) => return,
-                    Err(status) => Err(status),
-                };
-                let failed = answer.is_err();
-                if answers.send(answer).await.is_err() || failed {
-                    return;
-                }
-            }
+        // One renewal at a time, in the client's order; the next is taken when the answer before it
+        // has been.
+        let answers = request.into_inner().then(move |request| {
+            let context = context.clone();
+            async move { keep_alive(&context, request?.id).await }
         });
-        Ok(Response::new(ReceiverStream::new(stream)))
+        Ok(Response::new(Box::pin(answers)))
     }
 
     async fn lease_time_to_live(

@@ -76,6 +76,11 @@ impl LeaseTable {
         Positioned { value, position: inner.position }
     }
 
+    /// Whether a remaining time has been noted for a lease and not been renewed away.
+    pub fn has_noted_remaining(&self, id: i64) -> bool {
+        self.inner.read().leases.get(&id).is_some_and(|held| held.lease.remaining != 0)
+    }
+
     /// All leases, by id.
     pub fn all(&self) -> Positioned<Vec<Lease>> {
         let inner = self.inner.read();

@@ -194,8 +194,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             }
             Err(error) => return Err(error.into()),
         }
-        let noted = leases.get(id).value.is_some_and(|lease| lease.remaining != 0);
-        if noted || self.noting.load(Ordering::SeqCst) {
+        if leases.has_noted_remaining(id) || self.noting.load(Ordering::SeqCst) {
             // A noted remaining time must not outlive the renewal, or a restart would shorten it.
             let renewed = LeaseRenewed { id, session };
             let outcome = self.propose(Op::LeaseRenewed(renewed)).await?;
