@@ -26,7 +26,7 @@ use prost::Message;
 use redb::StorageBackend;
 
 /// Length of a server's log file; a group that does not fit makes it longer for good.
-pub const CAPACITY: usize = 4 << 20;
+pub const CAPACITY: usize = 1 << 20;
 const MAGIC: [u8; 4] = *b"LWR1";
 const HEADER: usize = 20;
 /// Pieces in which the file is filled when it is made.
