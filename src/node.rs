@@ -83,8 +83,9 @@ impl Node {
     pub fn open(config: &Config, dir: &DataDir) -> Result<(Node, App), String> {
         let metrics = Arc::new(Metrics::new(config.metrics == MetricsDetail::Extensive));
         let path = dir.path().join(STORE);
-        let store = Store::open(config, dir.path(), &path)
-            .map_err(|error| format!("cannot open the store {}: {error}", path.display()))?;
+        let store = Store::open(config, dir.path(), &path).map_err(|error| {
+            format!("cannot open the store in {}: {error}", dir.path().display())
+        })?;
         Self::start(config, store, metrics)
             .map_err(|error| format!("cannot start threads: {error}"))
     }
@@ -226,7 +227,7 @@ impl Store {
             }
             Some(identity) => {
                 let position = machine.published().position;
-                let (mut wal, groups) = Wal::open(file, store_id(identity), position, CAPACITY)?;
+                let (mut wal, groups) = Wal::open(file, identity.log_secret, position)?;
                 let replayed = groups.len();
                 recover(&mut machine, &*engine, &mut wal, groups)?;
                 tracing::info!(groups = replayed, "applied the log");
@@ -234,7 +235,7 @@ impl Store {
             }
             None => {
                 let identity = random_identity();
-                let wal = Wal::create(file, store_id(identity), CAPACITY)?;
+                let wal = Wal::create(file, identity.log_secret, CAPACITY)?;
                 let mut batch = machine.checkpoint_batch();
                 meta::put_identity(&mut batch, identity);
                 engine.commit(&batch, Durability::Immediate)?;
@@ -248,7 +249,7 @@ impl Store {
             took_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
             "loaded the keyspace"
         );
-        let meta::Identity { cluster_id, member_id } = identity;
+        let meta::Identity { cluster_id, member_id, .. } = identity;
         let identity = Identity { cluster_id, member_id, raft_term: RAFT_TERM };
         Ok(Store { engine, wal, machine, identity })
     }
@@ -256,12 +257,7 @@ impl Store {
 
 fn random_identity() -> meta::Identity {
     let random = || rand::random_range(1..=u64::MAX);
-    meta::Identity { cluster_id: random(), member_id: random() }
-}
-
-/// What the log knows its store by.
-fn store_id(identity: meta::Identity) -> [u8; 16] {
-    (u128::from(identity.cluster_id) << 64 | u128::from(identity.member_id)).to_be_bytes()
+    meta::Identity { cluster_id: random(), member_id: random(), log_secret: rand::random() }
 }
 
 fn report(failed: watch::Sender<Option<String>>) -> Box<dyn FnOnce(&StorageError) + Send> {

@@ -6,7 +6,7 @@ pub const FLAGS: &[Flag] = &{
 [
     flag("name", Text, "default", HONOURED, Member, "Name of this member, for people and for the member list."),
     flag("data-dir", Text, "", HONOURED, Member, "Directory that holds everything; ${name}.etcd when empty."),
-    flag("wal-dir", Text, "", Effect::Ignored("the log and the data are one file in the data directory"), Member, "Separate directory for the log."),
+    flag("wal-dir", Text, "", Effect::Ignored("the log is kept in the data directory"), Member, "Separate directory for the log."),
     flag("snapshot-count", Uint, "10000", RAFT, Member, "Transactions between two raft snapshots."),
     flag("heartbeat-interval", Uint, "100", HONOURED, Member, "Heartbeat interval in milliseconds; only rounds the shortest lease, as in etcd."),
     flag("election-timeout", Uint, "1000", HONOURED, Member, "Election timeout in milliseconds; the shortest lease is one and a half times this."),

@@ -50,7 +50,7 @@ impl Driven {
         let engine: Arc<dyn Engine> = Arc::new(RedbEngine::with_backend(store, 1 << 20)?);
         let mut machine = load(&*engine.snapshot()?, &mut |_| {})?;
         let position = machine.published().position;
-        let (mut wal, groups) = Wal::open(Box::new(Disk::holding(log)), STORE, position, LOG)?;
+        let (mut wal, groups) = Wal::open(Box::new(Disk::holding(log)), STORE, position)?;
         recover(&mut machine, &*engine, &mut wal, groups)?;
         let view = Arc::new(View::new(machine.published()));
         Ok(Self { machine, engine, wal, view })

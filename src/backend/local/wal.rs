@@ -1,10 +1,19 @@
 //! The log file: what makes a group durable before it is answered.
 //!
-//! One file, preallocated, written from the front. A record holds one group:
+//! One file, preallocated, written from the front. It starts with a header, written once:
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 4 | magic |
+//! | 16 | `leaseway log 1` and two zero bytes |
+//! | 16 | the store's secret: random, known to nobody but the store and its log |
+//! | 8 | length that the file was made with, little-endian |
+//! | 4 | CRC-32C of all that |
+//!
+//! From byte 64 on come the records, each of one group:
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 16 | the secret |
 //! | 4 | length of the entry, little-endian |
 //! | 8 | position: number of the group, one more than the record's before, little-endian |
 //! | 4 | CRC-32C of length, position and entry, little-endian |
@@ -13,6 +22,8 @@
 //! When the file is full, the store is committed durably (a checkpoint) and writing starts at the front
 //! again, over records that nobody needs any more; their positions give them away as old. So the valid
 //! records are those from the front with rising positions, and the first thing that is none ends them.
+//! What stands behind them is the remains of old records, with clients' values in them: the secret
+//! keeps a client from making a value that looks like a record.
 //!
 //! A group is written with one write and one sync, and the next one only after that, so a power cut
 //! can spoil the last record only, whose group was not answered. A record that is broken although a
@@ -27,15 +38,21 @@ use redb::StorageBackend;
 
 /// Length of a server's log file; a group that does not fit makes it longer for good.
 pub const CAPACITY: usize = 1 << 20;
-const MAGIC: [u8; 4] = *b"LWR1";
-const HEADER: usize = 20;
+const MAGIC: [u8; 16] = *b"leaseway log 1\0\0";
+/// Bytes before the first record.
+const START: usize = 64;
+/// Bytes before a record's entry.
+const HEADER: usize = 32;
+
+/// What a store and its log know each other by, and nobody else: random.
+pub type Secret = [u8; 16];
 /// Pieces in which the file is filled when it is made.
 const FILL: usize = 1 << 20;
 
 /// The log file of a store.
 pub struct Wal {
     file: Box<dyn StorageBackend>,
-    store: [u8; 16],
+    secret: Secret,
     length: usize,
     next: usize,
 }
@@ -61,13 +78,31 @@ fn checksum(length: &[u8], position: &[u8], entry: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(crc32c::crc32c(length), position), entry)
 }
 
+fn file_header(secret: Secret, capacity: usize) -> [u8; START] {
+    let mut header = [0; START];
+    header[..16].copy_from_slice(&MAGIC);
+    header[16..32].copy_from_slice(&secret);
+    header[32..40].copy_from_slice(&(capacity as u64).to_le_bytes());
+    let sum = crc32c::crc32c(&header[..40]).to_le_bytes();
+    header[40..44].copy_from_slice(&sum);
+    header
+}
+
+/// The secret and the length that a file was made with, if it was finished.
+fn made(bytes: &[u8]) -> Option<(Secret, usize)> {
+    let header: &[u8; START] = bytes.first_chunk()?;
+    let secret: Secret = header[16..32].try_into().ok()?;
+    let capacity = usize::try_from(u64::from_le_bytes(header[32..40].try_into().ok()?)).ok()?;
+    (*header == file_header(secret, capacity)).then_some((secret, capacity))
+}
+
 /// The record at the front of `bytes`: its position, its entry, and what follows.
-fn record(bytes: &[u8]) -> Option<(u64, &[u8], &[u8])> {
+fn record(bytes: &[u8], secret: Secret) -> Option<(u64, &[u8], &[u8])> {
     let (header, rest) = bytes.split_at_checked(HEADER)?;
-    let (magic, fields) = header.split_at(4);
+    let (mark, fields) = header.split_at(secret.len());
     let (length, fields) = fields.split_at(4);
     let (position, sum) = fields.split_at(8);
-    if magic != MAGIC {
+    if mark != secret {
         return None;
     }
     let size = u32::from_le_bytes(length.try_into().ok()?) as usize;
@@ -76,20 +111,27 @@ fn record(bytes: &[u8]) -> Option<(u64, &[u8], &[u8])> {
     good.then_some((u64::from_le_bytes(position.try_into().ok()?), entry, rest))
 }
 
+fn contents(file: &dyn StorageBackend) -> Result<Vec<u8>, StorageError> {
+    let mut bytes = vec![0; usize::try_from(file.len().map_err(io)?).unwrap_or(usize::MAX)];
+    file.read(0, &mut bytes).map_err(io)?;
+    Ok(bytes)
+}
+
 impl Wal {
-    /// Makes the log of a new store in an empty or unfinished file. `store` identifies the store,
-    /// `capacity` is the file's length in bytes.
+    /// Makes the log of a new store in an empty or unfinished file. `secret` is the store's, `capacity`
+    /// the file's length in bytes.
     ///
     /// # Errors
-    /// I/O errors.
+    /// I/O errors; a file that holds groups of a store that is not there.
     pub fn create(
         file: Box<dyn StorageBackend>,
-        store: [u8; 16],
+        secret: Secret,
         capacity: usize,
     ) -> Result<Self, StorageError> {
-        let mut bytes = vec![0; usize::try_from(file.len().map_err(io)?).unwrap_or(usize::MAX)];
-        file.read(0, &mut bytes).map_err(io)?;
-        if let Some(number) = newer(&bytes, 0) {
+        let before = contents(&*file)?;
+        if let Some((old, _)) = made(&before)
+            && let Some(number) = newer(&before, old, 0)
+        {
             return Err(damaged(&format!("it holds group {number}, but the store is empty")));
         }
         // Written in full, so that later syncs have no blocks to allocate.
@@ -98,8 +140,9 @@ impl Wal {
             let piece = FILL.min(capacity - start);
             file.write(start as u64, &vec![0; piece]).map_err(io)?;
         }
+        file.write(0, &file_header(secret, capacity)).map_err(io)?;
         file.sync_data().map_err(io)?;
-        Ok(Self { file, store, length: capacity, next: 0 })
+        Ok(Self { file, secret, length: capacity, next: START })
     }
 
     /// Opens the log of a store that was committed durably at `position`, and returns the groups
@@ -109,36 +152,41 @@ impl Wal {
     /// I/O errors; damage; a log of another store.
     pub fn open(
         file: Box<dyn StorageBackend>,
-        store: [u8; 16],
+        secret: Secret,
         position: u64,
-        capacity: usize,
     ) -> Result<(Self, Vec<Logged>), StorageError> {
-        let length = usize::try_from(file.len().map_err(io)?).unwrap_or(usize::MAX);
+        let bytes = contents(&*file)?;
+        let length = bytes.len();
+        let Some((found, capacity)) = made(&bytes) else {
+            return Err(damaged("its header is damaged"));
+        };
+        if found != secret {
+            return Err(damaged("it belongs to another store"));
+        }
         if length < capacity {
             return Err(damaged(&format!("{length} bytes long instead of {capacity}")));
         }
-        let mut bytes = vec![0; length];
-        file.read(0, &mut bytes).map_err(io)?;
-        let (groups, used) = read(&bytes, store, position)?;
+        let (groups, used) = read(&bytes, secret, position)?;
         // Records up to `position` are overwritten, but never ones that are still needed: the
         // caller commits what it got before it appends.
-        Ok((Self { file, store, length, next: used }, groups))
+        Ok((Self { file, secret, length, next: used }, groups))
     }
 
     /// Whether a record of `entry_bytes` fits behind the others. If not, the store must be committed
     /// durably and [`Wal::rewind`] called first.
     pub fn fits(&self, entry_bytes: usize) -> bool {
-        self.next == 0 || self.next + HEADER + entry_bytes <= self.length
+        self.next == START || self.next + HEADER + entry_bytes <= self.length
     }
 
     /// Starts at the front again: everything logged so far is durable elsewhere.
     pub fn rewind(&mut self) {
-        self.next = 0;
+        self.next = START;
     }
 
     /// An entry for [`Wal::append`].
     pub fn entry(&self, position: u64, commands: Vec<Command>) -> Entry {
-        Entry { gateway: self.store.to_vec().into(), nonce: 0, last_number: position, commands }
+        // The record tells whose the entry is.
+        Entry { last_number: position, commands, ..Entry::default() }
     }
 
     /// Writes a group and makes it durable.
@@ -152,7 +200,7 @@ impl Wal {
             .to_le_bytes();
         let position = entry.last_number.to_le_bytes();
         let mut bytes = Vec::with_capacity(HEADER + size);
-        bytes.extend(MAGIC);
+        bytes.extend(self.secret);
         bytes.extend(length);
         bytes.extend(position);
         bytes.extend([0; 4]);
@@ -172,22 +220,15 @@ impl Wal {
 }
 
 /// Reads the groups behind `position`, and how far the valid records reach.
-fn read(
-    bytes: &[u8],
-    store: [u8; 16],
-    position: u64,
-) -> Result<(Vec<Logged>, usize), StorageError> {
+fn read(bytes: &[u8], secret: Secret, position: u64) -> Result<(Vec<Logged>, usize), StorageError> {
     let mut groups = Vec::new();
-    let mut rest = bytes;
+    let mut rest = &bytes[START..];
     let mut last = None;
-    while let Some((number, entry, behind)) = record(rest) {
+    while let Some((number, entry, behind)) = record(rest, secret) {
         if last.is_some_and(|last| number != last + 1) {
             break;
         }
         let entry = Entry::decode(entry).map_err(|error| damaged(&error.to_string()))?;
-        if entry.gateway[..] != store {
-            return Err(damaged("it belongs to another store"));
-        }
         if number > position {
             let expected = position + groups.len() as u64 + 1;
             if number != expected {
@@ -199,23 +240,20 @@ fn read(
         rest = behind;
     }
     let known = position + groups.len() as u64;
-    if let Some(number) = newer(rest, known) {
+    if let Some(number) = newer(rest, secret, known) {
         return Err(damaged(&format!("group {number} is there but not the one before it")));
     }
     Ok((groups, bytes.len() - rest.len()))
 }
 
 /// A valid record behind `known`, anywhere.
-fn newer(bytes: &[u8], known: u64) -> Option<u64> {
-    let mut at = 0;
-    while let Some(found) = bytes[at..].windows(MAGIC.len()).position(|window| window == MAGIC) {
-        at += found;
-        match record(&bytes[at..]) {
-            Some((number, _, _)) if number > known => return Some(number),
-            _ => at += 1,
-        }
-    }
-    None
+fn newer(bytes: &[u8], secret: Secret, known: u64) -> Option<u64> {
+    let candidates = bytes.windows(secret.len()).enumerate();
+    candidates
+        .filter(|(_, window)| window[0] == secret[0] && *window == secret)
+        .filter_map(|(at, _)| record(&bytes[at..], secret))
+        .map(|(number, _, _)| number)
+        .find(|number| *number > known)
 }
 
 #[cfg(test)]
@@ -225,7 +263,7 @@ mod tests {
     use crate::storage::power_cut::Disk;
     use leaseway_proto::etcdserverpb::PutRequest;
 
-    const STORE: [u8; 16] = [7; 16];
+    const SECRET: Secret = *b"0123456789abcdef";
     const SMALL: usize = 4096;
 
     fn group(value: &str) -> Vec<Command> {
@@ -234,13 +272,13 @@ mod tests {
     }
 
     fn logged(disk: &Disk, position: u64) -> Result<Vec<u64>, StorageError> {
-        let (_, groups) = Wal::open(Box::new(disk.clone()), STORE, position, SMALL)?;
+        let (_, groups) = Wal::open(Box::new(disk.clone()), SECRET, position)?;
         Ok(groups.iter().map(|group| group.position).collect())
     }
 
     fn written(groups: u64) -> (Disk, Wal) {
         let disk = Disk::default();
-        let mut wal = Wal::create(Box::new(disk.clone()), STORE, SMALL).unwrap();
+        let mut wal = Wal::create(Box::new(disk.clone()), SECRET, SMALL).unwrap();
         for position in 1..=groups {
             wal.append(&wal.entry(position, group("value"))).unwrap();
         }
@@ -256,11 +294,11 @@ mod tests {
     #[test]
     fn what_is_logged_comes_back() {
         let (disk, _) = written(3);
-        let (_, groups) = Wal::open(Box::new(disk.clone()), STORE, 1, SMALL).unwrap();
+        let (_, groups) = Wal::open(Box::new(disk.clone()), SECRET, 1).unwrap();
         let expected = [2, 3].map(|position| Logged { position, commands: group("value") });
         assert_eq!(groups, expected);
         assert!(logged(&disk, 3).unwrap().is_empty());
-        assert!(Wal::open(Box::new(disk), [8; 16], 1, SMALL).is_err(), "of another store");
+        assert!(Wal::open(Box::new(disk), [8; 16], 1).is_err(), "of another store");
     }
 
     #[test]
@@ -279,11 +317,13 @@ mod tests {
     #[test]
     fn only_the_last_record_may_be_broken() {
         let (disk, wal) = written(3);
-        let record = wal.next as u64 / 3;
-        flip(&disk, 3 * record - 1);
+        let start = START as u64;
+        let record = (wal.next as u64 - start) / 3;
+        let end = start + 3 * record;
+        flip(&disk, end - 1);
         assert_eq!(logged(&disk, 0).unwrap(), [1, 2]);
-        flip(&disk, 3 * record - 1);
-        for offset in 0..2 * record {
+        flip(&disk, end - 1);
+        for offset in 0..end - record {
             flip(&disk, offset);
             let found = logged(&disk, 0);
             assert!(found.is_err(), "byte {offset}: {found:?}");
@@ -292,6 +332,33 @@ mod tests {
         assert_eq!(logged(&disk, 0).unwrap(), [1, 2, 3]);
         disk.set_len(SMALL as u64 - 1).unwrap();
         assert!(logged(&disk, 0).is_err(), "a file cut short");
+    }
+
+    #[test]
+    fn a_value_can_not_pass_for_a_record() {
+        let (disk, mut wal) = written(1);
+        // What a client could make: a whole record, but for the secret.
+        let entry = wal.entry(2, group("forged")).encode_to_vec();
+        let length = (entry.len() as u32).to_le_bytes();
+        let position = 2_u64.to_le_bytes();
+        let sum = checksum(&length, &position, &entry).to_le_bytes();
+        let parts = [&[7; 16][..], &length, &position, &sum, &entry];
+        disk.write(wal.next as u64, &parts.concat()).unwrap();
+        assert!(logged(&disk, 0).unwrap() == [1]);
+        wal.rewind();
+        let far = 1_000_u64.to_le_bytes();
+        let sum = checksum(&0_u32.to_le_bytes(), &far, &[]).to_le_bytes();
+        disk.write(2_000, &[&[7; 16][..], &[0; 4], &far, &sum].concat()).unwrap();
+        assert!(logged(&disk, 0).unwrap() == [1]);
+    }
+
+    #[test]
+    fn a_log_without_its_store_is_not_wiped() {
+        let (disk, _) = written(2);
+        assert!(Wal::create(Box::new(disk.clone()), [8; 16], SMALL).is_err());
+        assert_eq!(logged(&disk, 0).unwrap(), [1, 2]);
+        let (unused, _) = written(0);
+        assert!(Wal::create(Box::new(unused), [8; 16], SMALL).is_ok(), "nothing is lost with it");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! | key | value (behind its checksum) |
 //! |---|---|
-//! | `identity` | format version (u32), cluster id (u64), member id (u64), all little-endian; written once |
+//! | `identity` | format version (u32), cluster id (u64), member id (u64), all little-endian, the log's secret (16); written once |
 //! | `state` | revision, compacted revision, revision through which compaction is finished (i64 each), log position (u64), little-endian; rewritten by every commit |
 
 use super::{malformed, seal, unseal};
@@ -23,6 +23,8 @@ pub struct Identity {
     pub cluster_id: u64,
     /// This server's own.
     pub member_id: u64,
+    /// What the store and its log know each other by. Never leaves the data directory.
+    pub log_secret: [u8; 16],
 }
 
 /// Where the keyspace stands.
@@ -59,7 +61,7 @@ fn read(snapshot: &dyn Snapshot, key: &'static [u8]) -> Result<Option<Vec<u8>>, 
 pub fn identity(snapshot: &dyn Snapshot) -> Result<Option<Identity>, StorageError> {
     let Some(value) = read(snapshot, IDENTITY)? else { return Ok(None) };
     let mut value = &value[..];
-    if value.len() != 20 {
+    if value.len() != 36 {
         return Err(malformed(NAME, IDENTITY));
     }
     let format = value.get_u32_le();
@@ -68,15 +70,18 @@ pub fn identity(snapshot: &dyn Snapshot) -> Result<Option<Identity>, StorageErro
             "storage format {format} is not known to this version, which reads format {FORMAT}"
         )));
     }
-    Ok(Some(Identity { cluster_id: value.get_u64_le(), member_id: value.get_u64_le() }))
+    let (cluster_id, member_id) = (value.get_u64_le(), value.get_u64_le());
+    let log_secret = value.try_into().map_err(|_| malformed(NAME, IDENTITY))?;
+    Ok(Some(Identity { cluster_id, member_id, log_secret }))
 }
 
 /// Stages the identity.
 pub fn put_identity(batch: &mut Batch, identity: Identity) {
-    let value = seal(IDENTITY, 20, |out| {
+    let value = seal(IDENTITY, 36, |out| {
         out.put_u32_le(FORMAT);
         out.put_u64_le(identity.cluster_id);
         out.put_u64_le(identity.member_id);
+        out.put_slice(&identity.log_secret);
     });
     batch.put(Table::Meta, IDENTITY, value);
 }
