@@ -12,7 +12,25 @@ use leaseway::node::Node;
 use leaseway::telemetry::log;
 use tokio::signal::unix::{SignalKind, signal};
 
+/// Large buffers (answers, values) get mappings of their own, which go back to the system when they
+/// are freed. Left to itself the C library raises that bound as it sees larger buffers, and then keeps
+/// gigabytes after a burst of large answers.
+#[cfg(target_env = "gnu")]
+fn return_memory() {
+    const LARGE: i32 = 256 * 1024;
+    // SAFETY: these calls only set parameters of the allocator, and no other thread runs yet.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, LARGE);
+        libc::mallopt(libc::M_ARENA_MAX, 4);
+    }
+}
+
+#[cfg(not(target_env = "gnu"))]
+fn return_memory() {}
+
 fn main() -> ExitCode {
+    return_memory();
     let config = match configuration() {
         Ok(Invocation::Run(config)) => config,
         Ok(Invocation::Version) => return print(&config::version_text()),

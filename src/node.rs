@@ -308,7 +308,7 @@ fn services(
     let shrinker = context.log.clone();
     let shrink = Box::new(move || {
         let log = shrinker.clone();
-        Box::pin(async move { log.shrink().await.map_err(Error::from) }) as _
+        Box::pin(async move { if log.shrink().await? { Ok(()) } else { Err(Error::Busy) } }) as _
     });
     let maintenance = MaintenanceService::new(context.clone(), engine.clone(), shrink);
     Services::new(context.metrics.clone(), config.warning_unary_request_duration)

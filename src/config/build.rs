@@ -200,7 +200,9 @@ fn limits(values: &Values, notes: &mut Vec<Note>) -> Result<Limits, ConfigError>
     Ok(Limits {
         max_request_bytes,
         max_txn_ops: size("max-txn-ops")?,
-        max_concurrent_streams: Some(streams).filter(|&streams| streams != u32::MAX),
+        // As in etcd, 0 means no limit.
+        max_concurrent_streams: Some(streams)
+            .filter(|&streams| streams != u32::MAX && streams != 0),
     })
 }
 

@@ -60,6 +60,8 @@ pub enum Error {
     AuthNotEnabled,
     /// The backend stopped.
     Stopped,
+    /// The store is being read and can't be defragmented now.
+    Busy,
     /// Sorting in a streamed range.
     StreamSort,
     /// Revision filters in a streamed range.
@@ -68,7 +70,7 @@ pub enum Error {
 
 impl Error {
     /// All of them, for tests that walk the table.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::EmptyKey,
         Self::KeyNotFound,
         Self::ValueProvided,
@@ -95,6 +97,7 @@ impl Error {
         Self::NoInflightDowngrade,
         Self::AuthNotEnabled,
         Self::Stopped,
+        Self::Busy,
         Self::StreamSort,
         Self::StreamFilters,
     ];
@@ -150,6 +153,7 @@ impl Error {
                 (FailedPrecondition, "etcdserver: authentication is not enabled")
             }
             Self::Stopped => (Unavailable, "etcdserver: server stopped"),
+            Self::Busy => (Unavailable, "etcdserver: the store is being read, try again"),
             Self::StreamSort => (Unimplemented, "RangeStream does not support custom sort orders"),
             Self::StreamFilters => (Unimplemented, "RangeStream does not support revision filters"),
         }

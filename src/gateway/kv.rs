@@ -98,20 +98,30 @@ impl<L: Log, S: Sessions> Kv for KvService<L, S> {
         let request = request.into_inner();
         validate::range_stream(&request)?;
         self.read_point(request.serializable).await?;
-        let streaming = Streaming {
-            reader: self.context.reader.clone(),
-            target: self.context.limits.max_request_bytes,
-        };
+        let mut streaming = Streaming::start(&self.context, request)?;
         let identity = self.context.identity;
-        // Two pieces ahead of the client; each is about as large as a request may be.
-        let (pieces, stream) = mpsc::channel(2);
-        tokio::task::spawn_blocking(move || {
-            let told = streaming.run(request, &mut |mut reply: RangeReply| {
-                reply.header = reply.header.take().map(|header| identity.header(header.revision));
-                pieces.blocking_send(Ok(RangeStreamReply { range_response: reply })).is_ok()
-            });
-            if let Err(error) = told {
-                let _ = pieces.blocking_send(Err(read_failed(error)));
+        // Each piece is about as large as a request may be; one is ready while the client reads
+        // another. No thread waits for a client.
+        let (pieces, stream) = mpsc::channel(1);
+        tokio::spawn(async move {
+            loop {
+                let step = blocking(move || streaming.next().map(|reply| (reply, streaming))).await;
+                let (answer, rest) = match step {
+                    Ok(((mut reply, last), streaming)) => {
+                        let header = reply.header.take();
+                        reply.header = header.map(|header| identity.header(header.revision));
+                        let reply = RangeStreamReply { range_response: reply };
+                        (Ok(reply), (!last).then_some(streaming))
+                    }
+                    Err(status) => (Err(status), None),
+                };
+                if pieces.send(answer).await.is_err() {
+                    return;
+                }
+                match rest {
+                    Some(rest) => streaming = rest,
+                    None => return,
+                }
             }
         });
         Ok(Response::new(ReceiverStream::new(stream)))
@@ -199,65 +209,78 @@ struct Streaming {
     reader: Reader,
     /// Bytes that a piece should have; its number of keys is doubled or halved to get near.
     target: usize,
+    /// What is still to be read.
+    request: pb::RangeRequest,
+    at: i64,
+    current: i64,
+    /// Keys that the limit still allows.
+    left: usize,
+    /// Keys of the next piece.
+    size: usize,
+    sent: usize,
 }
 
 impl Streaming {
-    /// Sends pieces until the range or the client ends. Only the last one has a header, the whole
-    /// range's count and whether the limit cut it.
-    fn run(
-        &self,
-        mut request: pb::RangeRequest,
-        send: &mut dyn FnMut(RangeReply) -> bool,
-    ) -> Result<(), ReadError> {
-        let (at, current) = self.reader.pin(request.revision)?;
-        let header = Some(pb::ResponseHeader { revision: current, ..Default::default() });
-        if request.count_only {
-            let count = self.reader.count(&request.key, &request.range_end, at)? as i64;
-            send(RangeReply { header, count, ..RangeReply::default() });
-            return Ok(());
-        }
+    fn start<L, S>(context: &Context<L, S>, request: pb::RangeRequest) -> Result<Self, Error> {
+        let reader = context.reader.clone();
+        let (at, current) = reader.pin(request.revision)?;
         // etcd takes a negative limit for none, and then sends everything in one piece.
         let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0);
-        let mut left = limit.unwrap_or(usize::MAX);
-        let mut size = if request.limit < 0 { usize::MAX } else { FIRST_PIECE.min(left) };
-        let mut sent = 0;
-        loop {
-            let Piece { kvs, len, next } = self.reader.piece(&request, at, size)?;
-            sent += len;
-            left -= len;
-            let reply = RangeReply { kvs, ..RangeReply::default() };
-            let next = match next {
-                Some(next) if left > 0 => next,
-                cut => {
-                    let rest = match &cut {
-                        Some(next) => self.reader.count(next, &request.range_end, at)?,
-                        None => 0,
-                    };
-                    let count = (sent + rest) as i64;
-                    send(RangeReply { header, more: cut.is_some(), count, ..reply });
-                    return Ok(());
-                }
-            };
-            let bytes = self.measured(current, &reply);
-            if !send(reply) {
-                return Ok(());
-            }
-            request.key = next.into();
-            size = self.next_size(size, bytes).min(left);
+        let left = limit.unwrap_or(usize::MAX);
+        let size = if request.limit < 0 { usize::MAX } else { FIRST_PIECE.min(left) };
+        let target = context.limits.max_request_bytes;
+        Ok(Self { reader, target, request, at, current, left, size, sent: 0 })
+    }
+
+    fn header(&self) -> Option<pb::ResponseHeader> {
+        Some(pb::ResponseHeader { revision: self.current, ..Default::default() })
+    }
+
+    /// The next piece, and whether it is the last one: only that has a header, the whole range's
+    /// count and whether the limit cut it.
+    fn next(&mut self) -> Result<(RangeReply, bool), ReadError> {
+        if self.request.count_only {
+            let count = self.rest(&self.request.key)?;
+            return Ok((
+                RangeReply { header: self.header(), count, ..RangeReply::default() },
+                true,
+            ));
         }
+        let Piece { kvs, len, next } = self.reader.piece(&self.request, self.at, self.size)?;
+        self.sent += len;
+        self.left -= len;
+        let mut reply = RangeReply { kvs, ..RangeReply::default() };
+        match next {
+            Some(next) if self.left > 0 => {
+                let bytes = self.measured(&reply);
+                self.size = self.next_size(bytes).min(self.left);
+                self.request.key = next.into();
+                Ok((reply, false))
+            }
+            cut => {
+                reply.header = self.header();
+                reply.more = cut.is_some();
+                let rest = cut.map_or(Ok(0), |next| self.rest(&next))?;
+                reply.count = self.sent as i64 + rest;
+                Ok((reply, true))
+            }
+        }
+    }
+
+    fn rest(&self, from: &[u8]) -> Result<i64, ReadError> {
+        Ok(self.reader.count(from, &self.request.range_end, self.at)? as i64)
     }
 
     /// Size of a piece as etcd measures it: with a header, and the mark that there is more.
-    fn measured(&self, revision: i64, reply: &RangeReply) -> usize {
-        let header = Some(pb::ResponseHeader { revision, ..Default::default() });
-        RangeReply { header, more: true, ..reply.clone() }.encoded_len()
+    fn measured(&self, reply: &RangeReply) -> usize {
+        RangeReply { header: self.header(), more: true, ..reply.clone() }.encoded_len()
     }
 
-    fn next_size(&self, size: usize, bytes: usize) -> usize {
+    fn next_size(&self, bytes: usize) -> usize {
         let size = match bytes {
-            bytes if bytes < self.target / 2 => size.saturating_mul(2),
-            bytes if bytes > self.target.saturating_mul(2) => size / 2,
-            _ => size,
+            bytes if bytes < self.target / 2 => self.size.saturating_mul(2),
+            bytes if bytes > self.target.saturating_mul(2) => self.size / 2,
+            _ => self.size,
         };
         size.max(1)
     }

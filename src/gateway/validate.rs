@@ -10,10 +10,14 @@ use leaseway_proto::etcdserverpb::{
     DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
 };
 use prost::Message;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Bound;
 
 /// What etcd's log wraps around a request: its tag and length come on top.
 const ENVELOPE: usize = 15;
+/// How deep transactions may be nested. A message nested too deep can't be decoded, and in the log a
+/// request lies deeper than it came.
+const MAX_DEPTH: usize = 40;
 /// What etcd's quota counts for a put besides key and value.
 const PUT_OVERHEAD: usize = 256;
 
@@ -104,13 +108,16 @@ pub fn delete(request: &DeleteRangeRequest) -> Result<(), Error> {
 /// # Errors
 /// What its operations are refused for; too many operations; overlapping changes.
 pub fn txn(request: &TxnRequest, max_ops: usize) -> Result<(), Error> {
-    operations(request, max_ops)?;
+    operations(request, max_ops, MAX_DEPTH)?;
     overlaps(&request.success)?;
     overlaps(&request.failure)?;
     Ok(())
 }
 
-fn operations(request: &TxnRequest, max_ops: usize) -> Result<(), Error> {
+fn operations(request: &TxnRequest, max_ops: usize, depth: usize) -> Result<(), Error> {
+    if depth == 0 {
+        return Err(Error::TooManyOps);
+    }
     let most = request.compare.len().max(request.success.len()).max(request.failure.len());
     // A nested transaction may use what its parent's longest list leaves over.
     let left = max_ops.checked_sub(most).ok_or(Error::TooManyOps)?;
@@ -122,7 +129,7 @@ fn operations(request: &TxnRequest, max_ops: usize) -> Result<(), Error> {
             Some(Request::RequestRange(request)) => range(request)?,
             Some(Request::RequestPut(request)) => put(request)?,
             Some(Request::RequestDeleteRange(request)) => delete(request)?,
-            Some(Request::RequestTxn(request)) => operations(request, left)?,
+            Some(Request::RequestTxn(request)) => operations(request, left, depth - 1)?,
             None => return Err(Error::KeyNotFound),
         }
     }
@@ -145,32 +152,44 @@ impl<'a> Changes<'a> {
     }
 }
 
-/// Deleted ranges, points apart, so that a branch of points costs no quadratic search.
+/// Deleted keys, merged, so that looking a key up takes no walk through all of them.
 #[derive(Default)]
 struct Deletes<'a> {
-    points: HashMap<&'a [u8], ()>,
-    ranges: Vec<KeyRange<'a>>,
+    points: HashSet<&'a [u8]>,
+    // Start to end; disjoint.
+    ranges: BTreeMap<&'a [u8], &'a [u8]>,
 }
 
 impl<'a> Deletes<'a> {
     fn add(&mut self, range: KeyRange<'a>) {
         match range {
             KeyRange::One(key) => {
-                self.points.insert(key, ());
+                self.points.insert(key);
             }
-            range => self.ranges.push(range),
+            KeyRange::Between(start, end) if start < end => self.merge(start, end),
+            // etcd's check takes the end `\0` of an open range at its word, so that an open range
+            // covers nothing there, and neither does it here.
+            KeyRange::From(_) | KeyRange::Between(..) => {}
         }
     }
 
-    fn cover(&self, key: &[u8]) -> bool {
-        self.points.contains_key(key) || self.ranges.iter().any(|range| covers(range, key))
+    fn merge(&mut self, mut start: &'a [u8], mut end: &'a [u8]) {
+        while let Some((&other, &until)) = self.ranges.range(..=end).next_back() {
+            if until < start {
+                break;
+            }
+            start = start.min(other);
+            end = end.max(until);
+            self.ranges.remove(other);
+        }
+        self.ranges.insert(start, end);
     }
-}
 
-/// Whether a deleted range counts as covering a put. etcd's check takes the end `\0` of an open
-/// range at its word, so that an open range covers nothing there, and neither does it here.
-fn covers(range: &KeyRange<'_>, key: &[u8]) -> bool {
-    !matches!(range, KeyRange::From(_)) && range.contains(key)
+    fn cover(&self, key: &[u8]) -> bool {
+        let before = self.ranges.range::<[u8], _>((Bound::Unbounded, Bound::Included(key)));
+        self.points.contains(key)
+            || before.into_iter().next_back().is_some_and(|(_, end)| key < *end)
+    }
 }
 
 /// Refuses a branch that changes a key twice. Of two nested branches only one runs, so they may
@@ -216,6 +235,9 @@ fn overlaps(ops: &[RequestOp]) -> Result<Changes<'_>, Error> {
 mod tests {
     use super::*;
     use bytes::Bytes;
+    use leaseway_proto::log::{Command, Entry, command::Op};
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
 
     fn op(request: Request) -> RequestOp {
         RequestOp { request: Some(request) }
@@ -276,6 +298,37 @@ mod tests {
         let inner = |n| branch(vec![nested(puts(n).collect(), vec![])]);
         assert_eq!(txn(&inner(127), 128), Ok(()));
         assert_eq!(txn(&inner(128), 128), Err(Error::TooManyOps));
+    }
+
+    #[test]
+    fn nesting_has_a_bound() {
+        let nest = |depth: usize| {
+            (1..depth).fold(branch(vec![put_op("a")]), |inner, _| {
+                branch(vec![op(Request::RequestTxn(inner))])
+            })
+        };
+        assert_eq!(txn(&nest(MAX_DEPTH), 128), Ok(()));
+        assert_eq!(txn(&nest(MAX_DEPTH + 1), 128), Err(Error::TooManyOps));
+        // What is allowed can be read back from the log.
+        let command = Command { op: Some(Op::Txn(nest(MAX_DEPTH))), ..Default::default() };
+        let entry = Entry { commands: vec![command], ..Default::default() };
+        assert_eq!(Entry::decode(&entry.encode_to_vec()[..]), Ok(entry));
+    }
+
+    #[test]
+    fn merged_ranges_cover_what_their_parts_do() {
+        let mut random = StdRng::seed_from_u64(5);
+        for _ in 0..300 {
+            let keys: Vec<[u8; 1]> = (0..20).map(|_| [random.random_range(0..40)]).collect();
+            let ranges: Vec<_> = keys.chunks(2).map(|k| KeyRange::new(&k[0], &k[1])).collect();
+            let mut deletes = Deletes::default();
+            ranges.iter().for_each(|range| deletes.add(*range));
+            for key in 0..40 {
+                let open = |range: &KeyRange<'_>| matches!(range, KeyRange::From(_));
+                let parts = ranges.iter().any(|range| !open(range) && range.contains(&[key]));
+                assert_eq!(deletes.cover(&[key]), parts, "{key} in {ranges:?}");
+            }
+        }
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub(super) fn hash_kv(
     // then, what was alive at the compaction.
     let mut kept = HashSet::new();
     let mut alive = 0_usize;
-    if through >= compacted {
+    if through >= compacted.max(0) {
         index.rows_at(through, |row| {
             alive += 1;
             if row.main <= compacted {

@@ -24,7 +24,7 @@ pub enum Table {
     Alarms,
 }
 
-/// Why storage could not do what was asked. None of these is survivable for a write.
+/// Why storage could not do what was asked. None but [`StorageError::Busy`] is survivable for a write.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
     /// The operating system refused a read, a write or a sync.
@@ -33,6 +33,9 @@ pub enum StorageError {
     /// What is stored is not what was written.
     #[error("the data is corrupted: {0}")]
     Corrupted(String),
+    /// Readers did not finish in time. Nothing is wrong, and nothing was done.
+    #[error("the store is being read; try again")]
+    Busy,
     /// The store was closed, or an earlier failure poisoned it.
     #[error("the store is closed: {0}")]
     Closed(String),
@@ -132,11 +135,12 @@ pub trait Engine: Send + Sync {
     /// Length of the store's file in bytes.
     fn file_bytes(&self) -> u64;
 
-    /// Gives free space back to the file system. Waits for snapshots to be dropped and holds up
-    /// new ones while it runs.
+    /// Gives free space back to the file system. Waits a few seconds for snapshots to be dropped and
+    /// holds up new ones while it runs.
     ///
     /// # Errors
-    /// As [`Engine::commit`].
+    /// [`StorageError::Busy`] when a snapshot is held for longer, which changes nothing; else as
+    /// [`Engine::commit`].
     fn shrink(&self) -> Result<(), StorageError>;
 
     /// Writes what a fast start needs and closes; later calls fail with [`StorageError::Closed`].

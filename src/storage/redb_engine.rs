@@ -14,6 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
 
@@ -24,6 +25,9 @@ const TABLES: [(Table, Definition); 4] = [
     (Table::Alarms, TableDefinition::new("alarms")),
 ];
 
+/// How long a shrink waits for readers.
+const READERS_WAIT: Duration = Duration::from_secs(3);
+
 /// A store in redb's file format.
 pub struct RedbEngine {
     // `None` once closed or poisoned. Readers and the writer share; shrinking is exclusive.
@@ -31,9 +35,12 @@ pub struct RedbEngine {
     latest: RwLock<Option<Arc<dyn Snapshot>>>,
     poisoned: Mutex<Option<String>>,
     length: Arc<AtomicU64>,
+    // Cloned into every snapshot: its count tells how many live.
+    living: Arc<()>,
 }
 
 struct RedbSnapshot {
+    _living: Arc<()>,
     tables: [ReadOnlyTable<&'static [u8], &'static [u8]>; TABLES.len()],
 }
 
@@ -112,12 +119,14 @@ impl RedbEngine {
                 transaction.open_table(definition).map_err(failed)?;
             }
             transaction.commit().map_err(failed)?;
-            let latest = RedbSnapshot::take(&database)?;
+            let living = Arc::new(());
+            let latest = RedbSnapshot::take(&database, &living)?;
             Ok(Self {
                 database: RwLock::new(Some(database)),
                 latest: RwLock::new(Some(latest)),
                 poisoned: Mutex::new(None),
                 length,
+                living,
             })
         })
     }
@@ -157,7 +166,7 @@ impl RedbEngine {
             }
         }
         transaction.commit().map_err(failed)?;
-        let snapshot = RedbSnapshot::take(database)?;
+        let snapshot = RedbSnapshot::take(database, &self.living)?;
         *self.latest.write() = Some(snapshot);
         Ok(())
     }
@@ -180,26 +189,30 @@ impl Engine for RedbEngine {
     }
 
     fn shrink(&self) -> Result<(), StorageError> {
-        // Readers hold the snapshot's Arc for the length of one read; the write lock on `latest`
-        // keeps new ones out, and dropping ours lets redb see the file as unread.
+        // The write lock on `latest` keeps new readers out; those that read already hold snapshots,
+        // this one or older ones, for the length of one read.
         let mut latest = self.latest.write();
         let mut guard = self.database.write();
         let database = guard.as_mut().ok_or_else(|| self.closed())?;
-        let Some(mut old) = latest.take() else { return Err(self.closed()) };
-        while Arc::get_mut(&mut old).is_none() {
-            std::thread::sleep(std::time::Duration::from_micros(100));
+        if latest.take().is_none() {
+            return Err(self.closed());
         }
-        drop(old);
-        let result = guarded(|| {
-            database.compact().map_err(failed)?;
-            RedbSnapshot::take(database)
+        let deadline = Instant::now() + READERS_WAIT;
+        while Arc::strong_count(&self.living) > 1 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        let compacted = guarded(|| match database.compact() {
+            Ok(_) => Ok(()),
+            Err(redb::CompactionError::TransactionInProgress) => Err(StorageError::Busy),
+            Err(error) => Err(failed(error)),
         });
-        match result {
-            Ok(snapshot) => {
+        let snapshot = guarded(|| RedbSnapshot::take(database, &self.living));
+        match (compacted, snapshot) {
+            (compacted @ (Ok(()) | Err(StorageError::Busy)), Ok(snapshot)) => {
                 *latest = Some(snapshot);
-                Ok(())
+                compacted
             }
-            Err(error) => {
+            (Err(error), _) | (_, Err(error)) => {
                 self.poisoned.lock().get_or_insert_with(|| error.to_string());
                 Err(error)
             }
@@ -218,11 +231,12 @@ impl Engine for RedbEngine {
 }
 
 impl RedbSnapshot {
-    fn take(database: &Database) -> Result<Arc<dyn Snapshot>, StorageError> {
+    fn take(database: &Database, living: &Arc<()>) -> Result<Arc<dyn Snapshot>, StorageError> {
         let transaction = database.begin_read().map_err(failed)?;
         let open = |(_, definition): (Table, Definition)| transaction.open_table(definition);
         let [meta, rows, leases, alarms] = TABLES.map(open);
         Ok(Arc::new(Self {
+            _living: living.clone(),
             tables: [
                 meta.map_err(failed)?,
                 rows.map_err(failed)?,

@@ -64,7 +64,7 @@ struct Proposal {
 
 enum Request {
     Propose(Proposal),
-    Shrink(oneshot::Sender<()>),
+    Shrink(oneshot::Sender<bool>),
     Stop,
 }
 
@@ -116,11 +116,12 @@ impl LocalLog {
         &self.stats
     }
 
-    /// Gives free space in the store back to the file system, between two groups.
+    /// Gives free space in the store back to the file system, between two groups. Returns whether
+    /// that was possible: long reads may be in the way.
     ///
     /// # Errors
     /// [`ProposeError::Stopped`].
-    pub async fn shrink(&self) -> Result<(), ProposeError> {
+    pub async fn shrink(&self) -> Result<bool, ProposeError> {
         let (done, wait) = oneshot::channel();
         self.queue.send(Request::Shrink(done)).await.map_err(|_| ProposeError::Stopped)?;
         wait.await.map_err(|_| ProposeError::Stopped)
@@ -184,7 +185,7 @@ struct Group {
     commands: Vec<Command>,
     /// What is to be answered once the group is durable.
     answers: Vec<(oneshot::Sender<Outcome>, Outcome)>,
-    shrinks: Vec<oneshot::Sender<()>>,
+    shrinks: Vec<oneshot::Sender<bool>>,
 }
 
 impl Applier {
@@ -228,8 +229,12 @@ impl Applier {
         }
         for done in group.shrinks {
             self.checkpoint()?;
-            self.parts.engine.shrink()?;
-            let _ = done.send(());
+            let shrunk = match self.parts.engine.shrink() {
+                Ok(()) => true,
+                Err(StorageError::Busy) => false,
+                Err(error) => return Err(error),
+            };
+            let _ = done.send(shrunk);
         }
         Ok(true)
     }
