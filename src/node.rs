@@ -84,7 +84,7 @@ impl Node {
         let metrics = Arc::new(Metrics::new(config.metrics == MetricsDetail::Extensive));
         let path = dir.path().join(STORE);
         let store = Store::open(config, dir.path(), &path).map_err(|error| {
-            format!("cannot open the store in {}: {error}", dir.path().display())
+            format!("cannot open the store in {}/: {error}", dir.path().display())
         })?;
         Self::start(config, store, metrics)
             .map_err(|error| format!("cannot start threads: {error}"))

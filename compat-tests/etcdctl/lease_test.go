@@ -50,7 +50,7 @@ func TestLeaseExpires(t *testing.T) {
 	p.capture("lease", `lease (\S+) granted`, "lease grant 2")
 	p.ok("put k v --lease={lease}")
 	b := p.start("watch k --rev=2")
-	b.await("DELETE")
+	b.await("DELETE\nk\n")
 	b.stop()
 	p.ok("lease timetolive {lease} --keys")
 	p.ok("lease list")
