@@ -8,7 +8,7 @@
 use super::event::{EventKind, RowId, Visible};
 use super::index::{Index, Trimmed};
 use crate::storage::tables::rows;
-use crate::storage::{Snapshot, StorageError, Table};
+use crate::storage::{Snapshot, StorageError, Table, try_scan};
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
@@ -76,28 +76,19 @@ pub(super) fn hash_kv(
             && (row.main > compacted || (kind == EventKind::Put && kept.contains(&row)))
     };
     let mut hash = crc32c::crc32c(b"key");
-    let mut failure = None;
-    snapshot.scan(Table::Rows, &[], None, &mut |key, value| {
-        let decoded = rows::decode_row_id(key).and_then(|row| Ok((row, rows::open(key, value)?)));
-        match decoded {
-            Ok((row, _)) if row.main > through => ControlFlow::Break(()),
-            Ok((row, (kind, kv))) => {
-                if counts(row, kind) {
-                    hash = crc32c::crc32c_append(hash, &etcd_id(row, kind));
-                    hash = crc32c::crc32c_append(hash, kv);
-                }
-                ControlFlow::Continue(())
-            }
-            Err(error) => {
-                failure = Some(error);
-                ControlFlow::Break(())
-            }
+    try_scan(snapshot, Table::Rows, &[], None, |key, value| {
+        let row = rows::decode_row_id(key)?;
+        let (kind, kv) = rows::open(key, value)?;
+        if row.main > through {
+            return Ok(ControlFlow::Break(()));
         }
+        if counts(row, kind) {
+            hash = crc32c::crc32c_append(hash, &etcd_id(row, kind));
+            hash = crc32c::crc32c_append(hash, kv);
+        }
+        Ok(ControlFlow::Continue(()))
     })?;
-    match failure {
-        Some(error) => Err(error.into()),
-        None => Ok(HashKv { hash, compacted, revision: through, current: visible.revision }),
-    }
+    Ok(HashKv { hash, compacted, revision: through, current: visible.revision })
 }
 
 fn etcd_id(row: RowId, kind: EventKind) -> Vec<u8> {

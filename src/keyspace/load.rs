@@ -6,7 +6,7 @@ use super::index::{Index, Latest};
 use super::leases::{Lease, LeaseTable};
 use super::machine::{Machine, Shared};
 use crate::storage::tables::{alarms, leases, meta, rows};
-use crate::storage::{Snapshot, StorageError, Table};
+use crate::storage::{Snapshot, StorageError, Table, try_scan};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -51,23 +51,14 @@ fn load_rows(
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), StorageError> {
     let mut count = 0_u64;
-    let mut failure = None;
-    snapshot.scan(Table::Rows, &[], None, &mut |key, value| match load_row(
-        key, value, shared, revision,
-    ) {
-        Ok(()) => {
-            count += 1;
-            if count.is_multiple_of(100_000) {
-                progress(count);
-            }
-            ControlFlow::Continue(())
+    try_scan(snapshot, Table::Rows, &[], None, |key, value| {
+        load_row(key, value, shared, revision)?;
+        count += 1;
+        if count.is_multiple_of(100_000) {
+            progress(count);
         }
-        Err(error) => {
-            failure = Some(error);
-            ControlFlow::Break(())
-        }
-    })?;
-    failure.map_or(Ok(()), Err)
+        Ok(ControlFlow::Continue(()))
+    })
 }
 
 fn load_row(key: &[u8], value: &[u8], shared: &Shared, revision: i64) -> Result<(), StorageError> {

@@ -19,7 +19,7 @@ use super::staging::{Committed, Rows, key_of};
 use super::txn::{self, Compared, State};
 use super::view::View;
 use crate::storage::tables::rows;
-use crate::storage::{Engine, Snapshot, StorageError, Table};
+use crate::storage::{Engine, Snapshot, StorageError, Table, try_scan};
 use bytes::{Bytes, BytesMut};
 use leaseway_proto::etcdserverpb as pb;
 use leaseway_proto::mvccpb::KeyValue;
@@ -395,32 +395,22 @@ impl History for Reader {
         let end = rows::key(RowId { main: to + 1, sub: 0 });
         let mut pending: Vec<Event> = Vec::new();
         let (mut bytes, mut events) = (0, 0);
-        let mut failure = None;
-        snapshot.scan(Table::Rows, &first, Some(&end), &mut |key, value| {
-            let event = match event_of(key, value) {
-                Ok(event) => event,
-                Err(error) => {
-                    failure = Some(error);
-                    return ControlFlow::Break(());
-                }
-            };
+        try_scan(&*snapshot, Table::Rows, &first, Some(&end), |key, value| {
+            let event = event_of(key, value)?;
             if let Some(before) = pending.first().filter(|e| e.row.main != event.row.main) {
                 let revision = before.row.main;
                 let whole = std::mem::take(&mut pending).into();
                 chunk.revisions.push(RevisionEvents { revision, events: whole });
                 if bytes >= budget.bytes || events >= budget.events {
                     chunk.through = event.row.main - 1;
-                    return ControlFlow::Break(());
+                    return Ok(ControlFlow::Break(()));
                 }
             }
             bytes += event.kv.len();
             events += 1;
             pending.push(event);
-            ControlFlow::Continue(())
+            Ok(ControlFlow::Continue(()))
         })?;
-        if let Some(error) = failure {
-            return Err(error.into());
-        }
         if let Some(last) = pending.first() {
             let revision = last.row.main;
             chunk.revisions.push(RevisionEvents { revision, events: pending.into() });

@@ -116,6 +116,27 @@ pub trait Snapshot: Send + Sync {
     ) -> Result<(), StorageError>;
 }
 
+/// A scan whose visitor may fail: its error ends the scan and is returned.
+///
+/// # Errors
+/// The visitor's, and those of [`Snapshot::scan`].
+pub fn try_scan(
+    snapshot: &dyn Snapshot,
+    table: Table,
+    from: &[u8],
+    to: Option<&[u8]>,
+    mut visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, StorageError>,
+) -> Result<(), StorageError> {
+    let mut result = Ok(());
+    snapshot.scan(table, from, to, &mut |key, value| {
+        visit(key, value).unwrap_or_else(|error| {
+            result = Err(error);
+            ControlFlow::Break(())
+        })
+    })?;
+    result
+}
+
 /// A storage engine. Implementations: [`redb_engine::RedbEngine`] over a file, over memory, or over
 /// the power-cutting disk of [`power_cut`].
 pub trait Engine: Send + Sync {

@@ -5,7 +5,7 @@
 //! Lives until the alarm is disarmed.
 
 use super::{malformed, seal, unseal};
-use crate::storage::{Batch, Snapshot, StorageError, Table};
+use crate::storage::{Batch, Snapshot, StorageError, Table, try_scan};
 use std::ops::ControlFlow;
 
 const NAME: &str = "alarms";
@@ -34,18 +34,11 @@ pub fn delete(batch: &mut Batch, member: u64, alarm: i32) {
 /// Damage and I/O errors.
 pub fn all(snapshot: &dyn Snapshot) -> Result<Vec<(u64, i32)>, StorageError> {
     let mut rows = Vec::new();
-    let mut failure = None;
-    snapshot.scan(Table::Alarms, &[], None, &mut |key, value| match decode(key, value) {
-        Ok(row) => {
-            rows.push(row);
-            ControlFlow::Continue(())
-        }
-        Err(error) => {
-            failure = Some(error);
-            ControlFlow::Break(())
-        }
+    try_scan(snapshot, Table::Alarms, &[], None, |key, value| {
+        rows.push(decode(key, value)?);
+        Ok(ControlFlow::Continue(()))
     })?;
-    failure.map_or(Ok(rows), Err)
+    Ok(rows)
 }
 
 fn decode(key: &[u8], value: &[u8]) -> Result<(u64, i32), StorageError> {

@@ -7,7 +7,7 @@
 //! Lives from the grant until revoke or expiry.
 
 use super::{malformed, seal, unseal};
-use crate::storage::{Batch, Snapshot, StorageError, Table};
+use crate::storage::{Batch, Snapshot, StorageError, Table, try_scan};
 use bytes::{Buf, BufMut};
 use std::ops::ControlFlow;
 
@@ -54,18 +54,11 @@ pub fn delete(batch: &mut Batch, id: i64) {
 /// Damage and I/O errors.
 pub fn all(snapshot: &dyn Snapshot) -> Result<Vec<Row>, StorageError> {
     let mut rows = Vec::new();
-    let mut failure = None;
-    snapshot.scan(Table::Leases, &[], None, &mut |key, value| match decode(key, value) {
-        Ok(row) => {
-            rows.push(row);
-            ControlFlow::Continue(())
-        }
-        Err(error) => {
-            failure = Some(error);
-            ControlFlow::Break(())
-        }
+    try_scan(snapshot, Table::Leases, &[], None, |key, value| {
+        rows.push(decode(key, value)?);
+        Ok(ControlFlow::Continue(()))
     })?;
-    failure.map_or(Ok(rows), Err)
+    Ok(rows)
 }
 
 fn decode(key: &[u8], value: &[u8]) -> Result<Row, StorageError> {
