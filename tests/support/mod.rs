@@ -25,9 +25,11 @@ pub fn free_port() -> u16 {
 
 /// The real etcd's binary, when it has been built on this machine.
 pub fn real_etcd() -> Option<PathBuf> {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
-    let path = cache.join("leaseway/etcd-v3.7.3/etcd");
+    let of = |name| std::env::var_os(name).map(PathBuf::from);
+    let cache = of("LEASEWAY_TOOLS_CACHE")
+        .or_else(|| Some(of("XDG_CACHE_HOME")?.join("leaseway")))
+        .or_else(|| Some(of("HOME")?.join(".cache/leaseway")))?;
+    let path = cache.join("etcd-v3.7.3/etcd");
     path.is_file().then_some(path)
 }
 
@@ -161,7 +163,27 @@ impl Server {
             &cluster,
         ];
         let binary = binary.to_owned();
-        Self::spawn(Box::new(move || clean(&binary)), extra, &peers)
+        let server = Self::spawn(Box::new(move || clean(&binary)), extra, &peers);
+        server.wait_until_settled();
+        server
+    }
+
+    /// Waits until a real etcd reports the storage version of its cluster: a new one reports an
+    /// older version until its monitor has raised it, some time after it serves.
+    fn wait_until_settled(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let versions = self.http("GET", "/version", &[("Host", "127.0.0.1")]).body;
+            let of = |name: &str| {
+                let (_, rest) = versions.split_once(&format!("\"{name}\":\""))?;
+                rest.split('"').next().map(str::to_owned)
+            };
+            if of("storage").is_some() && of("storage") == of("etcdcluster") {
+                return;
+            }
+            assert!(Instant::now() < deadline, "unsettled: {versions}\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     fn spawn(program: Program, extra: &[&str], more: &[&str]) -> Server {
