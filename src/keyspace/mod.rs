@@ -10,6 +10,7 @@ pub mod alarms;
 pub mod command;
 pub mod error;
 pub mod event;
+pub mod gateways;
 pub mod hash;
 pub mod index;
 pub mod leases;

@@ -1,0 +1,183 @@
+//! Which gateways may append to a replicated log, and how far each has come.
+//!
+//! An append whose answer was lost may land late or never. The table makes that harmless, by the
+//! log's order alone, the same for everyone who reads it:
+//!
+//! | log | what it does |
+//! |---|---|
+//! | `Register` by g | g is known, its highest number is that of the entry |
+//! | g, number 7 | applied, highest number of g is 7 |
+//! | g, number 9 | applied; 8 may be on its way still |
+//! | g, number 8 | ignored: at or below 9, so g knows that it may send those commands again |
+//! | `Retire` of g | g is unknown |
+//! | g, number 10 | ignored |
+//!
+//! Deliberately absent: who these gateways are and whether they live.
+
+use super::error::Refusal;
+use leaseway_proto::log::{Entry, Found, entry::Control};
+use std::collections::BTreeMap;
+
+/// The feature level that this version follows, and can follow at most.
+pub const MAX_FEATURE_LEVEL: u32 = 1;
+
+/// A gateway's identity: 128 random bits.
+pub type GatewayId = [u8; 16];
+
+/// What is known of a gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gateway {
+    /// Highest number applied.
+    pub last_number: u64,
+    /// Highest feature level that it can follow.
+    pub max_feature_level: u32,
+}
+
+/// Who a keyspace is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Founded {
+    /// Tells this keyspace from another of the same name.
+    pub incarnation: [u8; 16],
+    /// What clients see as the cluster's id.
+    pub cluster_id: u64,
+}
+
+/// The gateways of a replicated log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gateways {
+    /// Who the keyspace is, once it has been founded.
+    pub founded: Option<Founded>,
+    /// The rules that commands are applied by; 0 until one was set, which are those of level 1.
+    pub feature_level: u32,
+    /// Known gateways.
+    pub known: BTreeMap<GatewayId, Gateway>,
+}
+
+/// What is to become of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Its commands are applied.
+    Apply,
+    /// It was about gateways, and is done.
+    Done,
+    /// Of an unknown gateway, or too late: it has no effect and never will.
+    Ignored,
+}
+
+fn id(bytes: &[u8]) -> Option<GatewayId> {
+    bytes.try_into().ok()
+}
+
+impl Gateways {
+    /// Decides about the next entry of the log, and takes note of it.
+    ///
+    /// # Errors
+    /// [`Refusal::UnknownCommand`] for an entry that this version can't understand: the reader must stop.
+    pub fn admit(&mut self, entry: &Entry) -> Result<Admission, Refusal> {
+        let gateway = id(&entry.gateway).ok_or(Refusal::UnknownCommand)?;
+        match &entry.control {
+            Some(Control::Found(found)) => {
+                self.found(found)?;
+                Ok(Admission::Done)
+            }
+            Some(Control::Register(register)) => {
+                let last_number = entry.last_number;
+                let max_feature_level = register.max_feature_level;
+                // A second one can only be the same append seen twice: it changes nothing.
+                self.known.entry(gateway).or_insert(Gateway { last_number, max_feature_level });
+                Ok(Admission::Done)
+            }
+            Some(Control::Retire(retire)) => {
+                self.known.remove(&id(&retire.gateway).ok_or(Refusal::UnknownCommand)?);
+                Ok(Admission::Done)
+            }
+            Some(Control::RaiseFeatureLevel(raise)) => {
+                if raise.level > MAX_FEATURE_LEVEL {
+                    return Err(Refusal::UnknownCommand);
+                }
+                self.feature_level = self.feature_level.max(raise.level);
+                Ok(Admission::Done)
+            }
+            None => match self.known.get_mut(&gateway) {
+                Some(known) if entry.last_number > known.last_number => {
+                    known.last_number = entry.last_number;
+                    Ok(Admission::Apply)
+                }
+                _ => Ok(Admission::Ignored),
+            },
+        }
+    }
+
+    fn found(&mut self, found: &Found) -> Result<(), Refusal> {
+        let incarnation = id(&found.incarnation).ok_or(Refusal::UnknownCommand)?;
+        if self.founded.is_none() {
+            self.founded = Some(Founded { incarnation, cluster_id: found.cluster_id });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leaseway_proto::log::{RaiseFeatureLevel, Register, Retire};
+
+    const ONE: GatewayId = [1; 16];
+    const TWO: GatewayId = [2; 16];
+
+    fn entry(gateway: GatewayId, last_number: u64, control: Option<Control>) -> Entry {
+        let gateway = gateway.to_vec().into();
+        Entry { gateway, last_number, control, ..Entry::default() }
+    }
+
+    fn register() -> Option<Control> {
+        Some(Control::Register(Register { max_feature_level: 1 }))
+    }
+
+    #[test]
+    fn each_number_counts_once_and_only_while_its_gateway_is_known() {
+        let mut gateways = Gateways::default();
+        let mut admit = |entry: Entry| gateways.admit(&entry).unwrap();
+        assert_eq!(admit(entry(ONE, 1, None)), Admission::Ignored, "not registered");
+        assert_eq!(admit(entry(ONE, 1, register())), Admission::Done);
+        assert_eq!(admit(entry(ONE, 1, None)), Admission::Ignored, "the registration's number");
+        assert_eq!(admit(entry(ONE, 7, None)), Admission::Apply);
+        assert_eq!(admit(entry(TWO, 8, None)), Admission::Ignored, "somebody else");
+        assert_eq!(admit(entry(ONE, 9, None)), Admission::Apply);
+        assert_eq!(admit(entry(ONE, 8, None)), Admission::Ignored, "overtaken");
+        assert_eq!(admit(entry(ONE, 9, None)), Admission::Ignored, "twice");
+        assert_eq!(admit(entry(ONE, 1, register())), Admission::Done);
+        assert_eq!(admit(entry(ONE, 5, None)), Admission::Ignored, "still overtaken");
+        let retire = Some(Control::Retire(Retire { gateway: ONE.to_vec().into() }));
+        assert_eq!(admit(entry(TWO, 1, retire)), Admission::Done);
+        assert_eq!(admit(entry(ONE, 10, None)), Admission::Ignored, "retired");
+    }
+
+    #[test]
+    fn the_first_founding_counts() {
+        let mut gateways = Gateways::default();
+        for (byte, cluster_id) in [(1, 11), (2, 22)] {
+            let found = Found { incarnation: vec![byte; 16].into(), cluster_id };
+            let entry = entry(ONE, 1, Some(Control::Found(found)));
+            assert_eq!(gateways.admit(&entry), Ok(Admission::Done));
+        }
+        assert_eq!(gateways.founded, Some(Founded { incarnation: [1; 16], cluster_id: 11 }));
+    }
+
+    #[test]
+    fn what_can_not_be_understood_stops_the_reader() {
+        let mut gateways = Gateways::default();
+        let nameless = Entry { last_number: 1, ..Entry::default() };
+        assert_eq!(gateways.admit(&nameless), Err(Refusal::UnknownCommand));
+        let retire = Some(Control::Retire(Retire { gateway: b"short"[..].into() }));
+        assert_eq!(gateways.admit(&entry(ONE, 1, retire)), Err(Refusal::UnknownCommand));
+        let raise = |level| {
+            let raise = Control::RaiseFeatureLevel(RaiseFeatureLevel { level });
+            entry(ONE, 1, Some(raise))
+        };
+        assert_eq!(gateways.admit(&raise(MAX_FEATURE_LEVEL)), Ok(Admission::Done));
+        assert_eq!(gateways.admit(&raise(0)), Ok(Admission::Done), "never lowered");
+        assert_eq!(gateways.feature_level, MAX_FEATURE_LEVEL);
+        assert_eq!(gateways.admit(&raise(MAX_FEATURE_LEVEL + 1)), Err(Refusal::UnknownCommand));
+    }
+}
