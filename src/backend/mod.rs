@@ -2,9 +2,11 @@
 //!
 //! A backend is a totally ordered, durable [`Log`] of commands and a set of user-managed
 //! [`Sessions`]. Neither knows what the other is for: a log does not understand commands, a session
-//! knows no keys. [`local`] keeps both in this process and its data directory.
+//! knows no keys. [`local`] keeps both in this process and its data directory, [`oxia`] in a cluster
+//! that any number of gateways share.
 
 pub mod local;
+pub mod oxia;
 
 use crate::keyspace::command::{Command, Outcome};
 use std::future::Future;
@@ -16,6 +18,9 @@ pub enum ProposeError {
     /// The backend stopped. The command may or may not take effect.
     #[error("the backend has stopped")]
     Stopped,
+    /// The backend did not answer in time. The command may or may not take effect.
+    #[error("the backend did not answer in time")]
+    TimedOut,
 }
 
 /// The log of commands, together with the keyspace that applies them.
@@ -24,7 +29,7 @@ pub trait Log: Send + Sync + 'static {
     /// that an outcome that is told can't be lost.
     ///
     /// # Errors
-    /// [`ProposeError::Stopped`] when the outcome will never be known here.
+    /// When the outcome will never be known here.
     fn propose(
         &self,
         command: Command,
@@ -34,7 +39,7 @@ pub trait Log: Send + Sync + 'static {
     /// before the call: what a linearizable read waits for.
     ///
     /// # Errors
-    /// [`ProposeError::Stopped`] when that can't be established any more.
+    /// When that can't be established, in time or ever.
     fn barrier(&self) -> impl Future<Output = Result<(), ProposeError>> + Send;
 
     /// Returns once compaction has physically removed what lies below `revision`.
@@ -68,6 +73,9 @@ pub enum SessionError {
     /// The backend stopped.
     #[error("the backend has stopped")]
     Stopped,
+    /// The backend did not answer in time.
+    #[error("the backend did not answer in time")]
+    TimedOut,
 }
 
 /// User-managed sessions: anyone who knows an id may renew, inspect or close the session. Nothing

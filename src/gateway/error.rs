@@ -60,6 +60,8 @@ pub enum Error {
     AuthNotEnabled,
     /// The backend stopped.
     Stopped,
+    /// The backend did not answer in time; a write may have taken effect or not.
+    TimedOut,
     /// The store is being read and can't be defragmented now.
     Busy,
     /// Sorting in a streamed range.
@@ -70,7 +72,7 @@ pub enum Error {
 
 impl Error {
     /// All of them, for tests that walk the table.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::EmptyKey,
         Self::KeyNotFound,
         Self::ValueProvided,
@@ -97,6 +99,7 @@ impl Error {
         Self::NoInflightDowngrade,
         Self::AuthNotEnabled,
         Self::Stopped,
+        Self::TimedOut,
         Self::Busy,
         Self::StreamSort,
         Self::StreamFilters,
@@ -153,6 +156,7 @@ impl Error {
                 (FailedPrecondition, "etcdserver: authentication is not enabled")
             }
             Self::Stopped => (Unavailable, "etcdserver: server stopped"),
+            Self::TimedOut => (Unavailable, "etcdserver: request timed out"),
             Self::Busy => (Unavailable, "etcdserver: the store is being read, try again"),
             Self::StreamSort => (Unimplemented, "RangeStream does not support custom sort orders"),
             Self::StreamFilters => (Unimplemented, "RangeStream does not support revision filters"),
@@ -184,8 +188,11 @@ impl From<Refusal> for Error {
 }
 
 impl From<ProposeError> for Error {
-    fn from(_: ProposeError) -> Self {
-        Self::Stopped
+    fn from(error: ProposeError) -> Self {
+        match error {
+            ProposeError::Stopped => Self::Stopped,
+            ProposeError::TimedOut => Self::TimedOut,
+        }
     }
 }
 
@@ -195,6 +202,7 @@ impl From<LeaseError> for Error {
             LeaseError::Refused(refusal) => refusal.into(),
             LeaseError::TtlTooLarge => Self::LeaseTtlTooLarge,
             LeaseError::Stopped => Self::Stopped,
+            LeaseError::TimedOut => Self::TimedOut,
         }
     }
 }

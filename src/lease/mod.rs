@@ -38,11 +38,17 @@ pub enum LeaseError {
     /// The backend stopped.
     #[error("the backend has stopped")]
     Stopped,
+    /// The backend did not answer in time.
+    #[error("the backend did not answer in time")]
+    TimedOut,
 }
 
 impl From<ProposeError> for LeaseError {
-    fn from(_: ProposeError) -> Self {
-        Self::Stopped
+    fn from(error: ProposeError) -> Self {
+        match error {
+            ProposeError::Stopped => Self::Stopped,
+            ProposeError::TimedOut => Self::TimedOut,
+        }
     }
 }
 
@@ -52,6 +58,7 @@ impl From<SessionError> for LeaseError {
             SessionError::TimeoutTooLong => Self::TtlTooLarge,
             SessionError::NotFound => Self::Refused(Refusal::LeaseNotFound),
             SessionError::Stopped => Self::Stopped,
+            SessionError::TimedOut => Self::TimedOut,
         }
     }
 }

@@ -1,0 +1,223 @@
+//! Applies the log's entries in order, and answers those who proposed what is in them.
+//!
+//! What is read from the log is durable already, so a group of entries is applied, committed to the
+//! local store without a sync, published, handed to the watchers, and then answered. The local store
+//! is a cache: it only has to be right while this process lives.
+
+use super::in_flight::InFlight;
+use crate::backend::local::log::Publish;
+use crate::keyspace::command::Outcome;
+use crate::keyspace::error::Refusal;
+use crate::keyspace::gateways::{Admission, Gateways};
+use crate::keyspace::machine::Machine;
+use crate::keyspace::staging::Staging;
+use crate::keyspace::view::View;
+use crate::storage::{Durability, Engine, StorageError};
+use leaseway_proto::log::Entry;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// Entries that may wait to be applied.
+const QUEUE: usize = 256;
+/// Entries in one group at most.
+const GROUP: usize = 64;
+/// Commands in one group at most (one entry more still fits).
+const GROUP_COMMANDS: usize = 4096;
+/// Groups after which pages that nobody needs any more are given back for reuse.
+const RECLAIM: u32 = 64;
+
+/// The next entry of the log.
+#[derive(Clone, Debug)]
+pub struct Ordered {
+    /// Its position.
+    pub position: u64,
+    /// The entry.
+    pub entry: Arc<Entry>,
+}
+
+/// Why applying stopped for good.
+#[derive(Debug, thiserror::Error)]
+pub enum Stopped {
+    /// The local store failed.
+    #[error("storage failed: {0}")]
+    Storage(#[from] StorageError),
+    /// The log holds what this version does not know.
+    #[error("log entry {0} is of a newer version; this one must be upgraded")]
+    Unknown(u64),
+    /// Somebody writes under this gateway's id.
+    #[error("log entry {0} bears this gateway's id but was not written by it")]
+    Forged(u64),
+    /// A bug: what was applied so far is half done.
+    #[error("applying log entry {0} failed")]
+    Panicked(u64),
+}
+
+/// What the thread works with.
+pub struct Parts {
+    /// The loaded keyspace.
+    pub machine: Machine,
+    /// Gateways as of the machine's position.
+    pub gateways: Gateways,
+    /// Where groups are committed.
+    pub engine: Arc<dyn Engine>,
+    /// Where the state is published.
+    pub view: Arc<View>,
+    /// Who is told of events.
+    pub publish: Box<dyn Publish>,
+    /// Who waits for what.
+    pub in_flight: Arc<InFlight>,
+    /// Called once when applying has stopped by itself.
+    pub on_stop: Box<dyn FnOnce(String) + Send>,
+}
+
+/// The thread's other end.
+pub struct Applying {
+    /// Takes entries, each one position behind the one before.
+    pub entries: mpsc::Sender<Ordered>,
+    /// Gateways, renewed whenever one comes, goes, or the keyspace is founded.
+    pub gateways: watch::Receiver<Gateways>,
+    /// Revision through which compaction is finished.
+    pub finished: watch::Receiver<i64>,
+    /// The thread; ends when `entries` is dropped.
+    pub thread: JoinHandle<()>,
+}
+
+/// Starts the thread.
+///
+/// # Errors
+/// The thread could not be started.
+pub fn start(parts: Parts) -> std::io::Result<Applying> {
+    let (entries, queue) = mpsc::channel(QUEUE);
+    let (told_gateways, gateways) = watch::channel(parts.gateways.clone());
+    let (told_finished, finished) = watch::channel(parts.machine.compaction_finished());
+    let applier = Applier { parts, queue, told_gateways, told_finished, at: 0, groups: 0 };
+    let thread = std::thread::Builder::new().name("apply".into()).spawn(move || applier.run())?;
+    Ok(Applying { entries, gateways, finished, thread })
+}
+
+struct Applier {
+    parts: Parts,
+    queue: mpsc::Receiver<Ordered>,
+    told_gateways: watch::Sender<Gateways>,
+    told_finished: watch::Sender<i64>,
+    // Entry that is being applied.
+    at: u64,
+    groups: u32,
+}
+
+/// What becomes of the callers of a group once it is published.
+#[derive(Default)]
+struct Group {
+    answers: Vec<(oneshot::Sender<Outcome>, Outcome)>,
+    controlled: bool,
+}
+
+impl Applier {
+    fn run(mut self) {
+        let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            while self.group()? {}
+            Ok(())
+        }));
+        let stopped = match outcome {
+            Ok(Ok(())) => return,
+            Ok(Err(stopped)) => stopped,
+            Err(_) => Stopped::Panicked(self.at),
+        };
+        self.queue.close();
+        self.parts.in_flight.close();
+        (self.parts.on_stop)(stopped.to_string());
+    }
+
+    fn group(&mut self) -> Result<bool, Stopped> {
+        let compacting = self.parts.machine.compacting();
+        let first =
+            if compacting { self.queue.try_recv().ok() } else { self.queue.blocking_recv() };
+        if first.is_none() && !compacting {
+            return Ok(false);
+        }
+        let entries = self.gather(first);
+        let last = entries.last().map(|ordered| ordered.position);
+        let position = last.unwrap_or_else(|| self.parts.machine.next_position());
+        let mut staging = Staging::new(self.parts.engine.snapshot()?, position);
+        let mut group = Group::default();
+        for ordered in entries {
+            self.apply(&mut staging, &ordered, &mut group)?;
+        }
+        let known = self.parts.view.now().visible.compacted;
+        self.parts.machine.compaction_step(&mut staging, known)?;
+        self.parts.machine.finish_group(&mut staging, last.is_some());
+        self.publish(staging)?;
+        if group.controlled {
+            self.told_gateways.send_replace(self.parts.gateways.clone());
+        }
+        let finished = self.parts.machine.compaction_finished();
+        self.told_finished.send_if_modified(|told| std::mem::replace(told, finished) != finished);
+        for (answer, outcome) in group.answers {
+            // Whoever gave up waiting is not told; the command stands.
+            let _ = answer.send(outcome);
+        }
+        Ok(true)
+    }
+
+    fn gather(&mut self, first: Option<Ordered>) -> Vec<Ordered> {
+        let mut entries: Vec<Ordered> = first.into_iter().collect();
+        let mut commands: usize = entries.iter().map(|ordered| ordered.entry.commands.len()).sum();
+        while !entries.is_empty() && entries.len() < GROUP && commands < GROUP_COMMANDS {
+            let Ok(next) = self.queue.try_recv() else { break };
+            commands += next.entry.commands.len();
+            entries.push(next);
+        }
+        entries
+    }
+
+    fn apply(
+        &mut self,
+        staging: &mut Staging,
+        ordered: &Ordered,
+        group: &mut Group,
+    ) -> Result<(), Stopped> {
+        let Ordered { position, entry } = ordered;
+        self.at = *position;
+        let unknown = |refusal| match refusal {
+            Refusal::UnknownCommand => Stopped::Unknown(*position),
+            other => unreachable!("an entry as a whole is not refused for {other}"),
+        };
+        let admission = self.parts.gateways.admit(entry).map_err(unknown)?;
+        let waiting = self.parts.in_flight.take(entry).map_err(|_| Stopped::Forged(*position))?;
+        match admission {
+            Admission::Done => group.controlled = true,
+            Admission::Ignored => {
+                if let Some(dead) = waiting {
+                    self.parts.in_flight.bury(dead);
+                }
+            }
+            Admission::Apply => {
+                let mut answers =
+                    waiting.map(|batch| batch.answers).unwrap_or_default().into_iter();
+                for command in &entry.commands {
+                    let outcome = self.parts.machine.apply(staging, command)?;
+                    if outcome.reply == Err(Refusal::UnknownCommand) {
+                        return Err(Stopped::Unknown(*position));
+                    }
+                    group.answers.extend(answers.next().map(|answer| (answer, outcome)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self, staging: Staging) -> Result<(), Stopped> {
+        let parts = &mut self.parts;
+        let (batch, events) = staging.finish();
+        self.groups = (self.groups + 1) % RECLAIM;
+        let reclaim = self.groups == 0;
+        let durability = if reclaim { Durability::Immediate } else { Durability::Deferred };
+        parts.engine.commit(&batch, durability)?;
+        let published = parts.machine.published();
+        parts.view.publish(published);
+        parts.publish.publish(events, published.visible);
+        Ok(())
+    }
+}

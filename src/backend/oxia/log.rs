@@ -1,0 +1,253 @@
+//! The replicated log as a gateway uses it.
+
+use super::apply::{self, Applying};
+use super::barrier::Barriers;
+use super::in_flight::InFlight;
+use super::join::{Joiner, Membership};
+use super::names::Names;
+use super::propose::{self, Proposer, Request};
+use super::shard::Shard;
+use super::tail::Tail;
+use crate::backend::local::log::Publish;
+use crate::backend::{Log, ProposeError};
+use crate::keyspace::command::{Command, Outcome};
+use crate::keyspace::gateways::{Founded, Gateways};
+use crate::keyspace::machine::Machine;
+use crate::keyspace::view::View;
+use crate::storage::Engine;
+use bytes::Bytes;
+use leaseway_proto::log::{Entry, Found, Member, entry::Control};
+use prost::Message;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+
+/// Commands that may wait; proposers beyond that wait to be let in.
+const QUEUE: usize = 8192;
+/// How long a caller waits at most, as in etcd with its usual settings: 5 s and two election timeouts.
+const PATIENCE: Duration = Duration::from_secs(7);
+/// Pause after a failed attempt while starting.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// Called once when the log can't be followed any more, with the reason.
+pub type OnStop = Box<dyn FnOnce(String) + Send>;
+
+/// What the log works with.
+pub struct Parts<S> {
+    /// Where the log is.
+    pub shard: Arc<S>,
+    /// Names of the keyspace.
+    pub names: Names,
+    /// The loaded keyspace.
+    pub machine: Machine,
+    /// Gateways as of the machine's position.
+    pub gateways: Gateways,
+    /// Where applied groups are kept.
+    pub engine: Arc<dyn Engine>,
+    /// Where the state is published.
+    pub view: Arc<View>,
+    /// Who is told of events.
+    pub publish: Box<dyn Publish>,
+    /// What other gateways are told of this one.
+    pub member: Member,
+    /// Who is told when it stops by itself.
+    pub on_stop: OnStop,
+}
+
+/// A log that other gateways append to as well.
+pub struct OxiaLog {
+    queue: mpsc::Sender<Request>,
+    barriers: Barriers,
+    view: Arc<View>,
+    gateways: watch::Receiver<Gateways>,
+    membership: watch::Receiver<Option<Membership>>,
+    finished: watch::Receiver<i64>,
+    pending: AtomicU64,
+    tasks: parking_lot::Mutex<JoinSet<()>>,
+}
+
+impl OxiaLog {
+    /// Starts to follow the log and to join.
+    ///
+    /// # Errors
+    /// The apply thread could not be started.
+    pub fn start<S: Shard>(parts: Parts<S>) -> std::io::Result<(Self, JoinHandle<()>)> {
+        let Parts { shard, names, view, member, on_stop, .. } = parts;
+        let position = parts.machine.published().position;
+        let (dead, buried) = mpsc::unbounded_channel();
+        let in_flight = Arc::new(InFlight::new(dead));
+        let on_stop = Arc::new(parking_lot::Mutex::new(Some(on_stop)));
+        let stop = move |reason: String| {
+            if let Some(on_stop) = on_stop.lock().take() {
+                on_stop(reason);
+            }
+        };
+        let Applying { entries, gateways, finished, thread } = apply::start(apply::Parts {
+            machine: parts.machine,
+            gateways: parts.gateways,
+            engine: parts.engine,
+            view: view.clone(),
+            publish: parts.publish,
+            in_flight: in_flight.clone(),
+            on_stop: Box::new(stop.clone()),
+        })?;
+        let (landed, own) = mpsc::channel(64);
+        let (queue, requests) = mpsc::channel(QUEUE);
+        let (membership, joined) = watch::channel(None);
+        let ids = in_flight.clone();
+        let joiner = Joiner {
+            shard: shard.clone(),
+            names,
+            member,
+            on_id: Box::new(move |id, nonce| ids.own(id, nonce)),
+        };
+        let mut tasks = JoinSet::new();
+        let tail = Tail::new(shard.clone(), position, own, entries);
+        tasks.spawn(async move { stop(tail.run().await.to_string()) });
+        let founded = gateways.clone();
+        let proposer = Proposer::new(propose::Parts {
+            shard: shard.clone(),
+            queue: requests,
+            dead: buried,
+            landed,
+            in_flight,
+            view: view.clone(),
+            gateways: gateways.clone(),
+            joiner,
+            membership,
+        });
+        let keyspace = shard.clone();
+        tasks.spawn(async move {
+            found(&*keyspace, founded).await;
+            proposer.run().await;
+        });
+        let log = Self {
+            queue,
+            barriers: Barriers::start(shard),
+            view,
+            gateways,
+            membership: joined,
+            finished,
+            pending: AtomicU64::new(0),
+            tasks: parking_lot::Mutex::new(tasks),
+        };
+        Ok((log, thread))
+    }
+
+    /// Waits until the keyspace is founded and this process is a gateway of it, and has applied
+    /// everything that was in the log by then.
+    ///
+    /// # Errors
+    /// Everything is stopping.
+    pub async fn joined(&self) -> Result<Founded, ProposeError> {
+        let mut membership = self.membership.clone();
+        membership.wait_for(Option::is_some).await.map_err(|_| ProposeError::Stopped)?;
+        let position = self.barriers.position().await.ok_or(ProposeError::Stopped)?;
+        self.view.durable(position).await;
+        self.gateways.borrow().founded.ok_or(ProposeError::Stopped)
+    }
+
+    /// Known gateways, renewed when one comes or goes.
+    pub fn gateways(&self) -> watch::Receiver<Gateways> {
+        self.gateways.clone()
+    }
+
+    /// This process as a gateway, once it is one.
+    pub fn membership(&self) -> watch::Receiver<Option<Membership>> {
+        self.membership.clone()
+    }
+
+    /// Commands waiting for their outcome.
+    pub fn pending(&self) -> u64 {
+        self.pending.load(Ordering::Relaxed)
+    }
+
+    /// Asks for an entry about gateways. It may be lost; ask again while it is wanted.
+    pub async fn control(&self, control: Control) {
+        // Once everything is stopping, nothing is wanted any more.
+        let _ = self.queue.send(Request::Control(control)).await;
+    }
+
+    /// Stops following and proposing. What was proposed and not answered may be in the log or not.
+    pub async fn stop(&self) {
+        let mut tasks = std::mem::take(&mut *self.tasks.lock());
+        tasks.shutdown().await;
+    }
+
+    async fn patiently<T>(&self, wait: impl Future<Output = Option<T>>) -> Result<T, ProposeError> {
+        match tokio::time::timeout(PATIENCE, wait).await {
+            Ok(Some(value)) => Ok(value),
+            Ok(None) => Err(ProposeError::Stopped),
+            Err(_) => Err(ProposeError::TimedOut),
+        }
+    }
+}
+
+impl Log for OxiaLog {
+    async fn propose(&self, command: Command) -> Result<Outcome, ProposeError> {
+        let (answer, wait) = oneshot::channel();
+        let request = Request::Command(Box::new(command), answer);
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        let _pending = scopeguard(|| {
+            self.pending.fetch_sub(1, Ordering::Relaxed);
+        });
+        self.patiently(async {
+            self.queue.send(request).await.ok()?;
+            wait.await.ok()
+        })
+        .await
+    }
+
+    async fn barrier(&self) -> Result<(), ProposeError> {
+        self.patiently(async {
+            let position = self.barriers.position().await?;
+            self.view.durable(position).await;
+            Some(())
+        })
+        .await
+    }
+
+    async fn compacted(&self, revision: i64) -> Result<(), ProposeError> {
+        let mut finished = self.finished.clone();
+        let reached = finished.wait_for(|finished| *finished >= revision).await;
+        reached.map(|_| ()).map_err(|_| ProposeError::Stopped)
+    }
+}
+
+/// Runs `then` when it goes out of scope, also when the future that holds it is dropped.
+fn scopeguard<F: FnMut()>(then: F) -> impl Drop {
+    struct Guard<F: FnMut()>(F);
+    impl<F: FnMut()> Drop for Guard<F> {
+        fn drop(&mut self) {
+            (self.0)();
+        }
+    }
+    Guard(then)
+}
+
+/// Founds the keyspace if nobody has yet. Several gateways may try at once: the first one counts.
+async fn found<S: Shard>(shard: &S, mut gateways: watch::Receiver<Gateways>) {
+    loop {
+        match shard.proven_tip().await {
+            Ok(0) => {
+                let cluster_id = rand::random_range(1..=u64::MAX);
+                let incarnation = Bytes::copy_from_slice(&rand::random::<[u8; 16]>());
+                let found = Control::Found(Found { incarnation, cluster_id });
+                let gateway = Bytes::copy_from_slice(&rand::random::<[u8; 16]>());
+                let entry = Entry { gateway, control: Some(found), ..Entry::default() };
+                match shard.append(entry.encode_to_vec().into()).await {
+                    Ok(_) => tracing::info!("founded the keyspace"),
+                    Err(error) => tracing::info!(%error, "cannot found the keyspace yet"),
+                }
+            }
+            Ok(_) => break,
+            Err(error) => tracing::info!(%error, "cannot reach the log yet"),
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+    // Its end means that applying has stopped, which is reported elsewhere.
+    let _ = gateways.wait_for(|gateways| gateways.founded.is_some()).await;
+}

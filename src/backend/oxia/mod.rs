@@ -1,0 +1,29 @@
+//! The replicated backend: any number of gateways on a shard of an Oxia cluster, none of them a leader.
+//!
+//! The log is a sequence of records in one shard, the sessions are the shard's own. A gateway holds
+//! a copy of the keyspace, made from the log, and nothing that can't be made again.
+//!
+//! | part | what it does |
+//! |---|---|
+//! | [`shard`] | what is needed of Oxia, as a trait: the seam for simulation |
+//! | [`names`] | how records are called |
+//! | [`propose`] | commands into entries, one append at a time; settles appends whose answer was lost |
+//! | [`tail`] | the log's entries, in order and without a gap |
+//! | [`apply`] | entries into the keyspace; answers who proposed them |
+//! | [`barrier`] | how far the log reached, proven; shared by all reads that wait |
+//! | [`join`] | an id, a record that lives with the process, a registration |
+//! | [`log`] | all of that as a [`crate::backend::Log`] |
+//!
+//! Relies on: positions that Oxia gives out are contiguous and never given twice, and an acknowledged
+//! append is kept. Deliberately absent: what a command means, and any clock that another gateway
+//! would have to agree with.
+
+pub mod apply;
+pub mod barrier;
+pub mod in_flight;
+pub mod join;
+pub mod log;
+pub mod names;
+pub mod propose;
+pub mod shard;
+pub mod tail;

@@ -1,0 +1,107 @@
+//! Names of a keyspace's records in its shard.
+//!
+//! | name | record |
+//! |---|---|
+//! | `leaseway/KEYSPACE/log-%020d` | one log entry; the number is its position, given by the server |
+//! | `leaseway/KEYSPACE/gateway/ID` | a living gateway; goes with its session |
+//! | `leaseway/KEYSPACE/lease/RANDOM` | the marker of a lease's session; goes with it |
+//! | `leaseway/KEYSPACE/proof/ID` | written to prove that a read of the log's tip was current; no content |
+//!
+//! Nothing else may be written below `leaseway/KEYSPACE/log-`: the server numbers from what it finds there.
+
+use crate::keyspace::gateways::GatewayId;
+
+/// Longest name of a keyspace, in bytes.
+pub const MAX_KEYSPACE: usize = 63;
+
+/// The names within one keyspace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Names {
+    root: String,
+}
+
+/// Whether a keyspace may have this name: letters, digits, `-`, `_` and `.`, at most
+/// [`MAX_KEYSPACE`].
+pub fn is_keyspace(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !name.is_empty() && name.len() <= MAX_KEYSPACE && name.chars().all(allowed)
+}
+
+/// A gateway's id as it stands in names.
+pub fn hex(id: GatewayId) -> String {
+    format!("{:032x}", u128::from_be_bytes(id))
+}
+
+impl Names {
+    /// Names of `keyspace`.
+    pub fn new(keyspace: &str) -> Self {
+        Self { root: format!("leaseway/{keyspace}") }
+    }
+
+    /// What the log's records begin with, before the hyphen.
+    pub fn log(&self) -> String {
+        format!("{}/log", self.root)
+    }
+
+    /// The folder of living gateways.
+    pub fn gateways(&self) -> String {
+        format!("{}/gateway/", self.root)
+    }
+
+    /// A gateway's record.
+    pub fn gateway(&self, id: GatewayId) -> String {
+        self.gateways() + &hex(id)
+    }
+
+    /// The gateway that a record is of.
+    pub fn gateway_of(&self, name: &str) -> Option<GatewayId> {
+        let id = name.strip_prefix(&self.gateways())?;
+        let number = u128::from_str_radix(id, 16).ok().filter(|_| id.len() == 32)?;
+        Some(number.to_be_bytes())
+    }
+
+    /// The folder of leases' markers.
+    pub fn markers(&self) -> String {
+        format!("{}/lease/", self.root)
+    }
+
+    /// A marker's record. `random` keeps two markers apart, whatever they stand for.
+    pub fn marker(&self, random: u128) -> String {
+        format!("{}{random:032x}", self.markers())
+    }
+
+    /// What a process writes to prove that it talked to the leader.
+    pub fn proof(&self, process: u128) -> String {
+        format!("{}/proof/{process:032x}", self.root)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gateways_name_leads_back_to_it() {
+        let names = Names::new("prod");
+        let id = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255];
+        let name = names.gateway(id);
+        assert_eq!(name, "leaseway/prod/gateway/000102030405060708090a0b0c0d0eff");
+        assert_eq!(names.gateway_of(&name), Some(id));
+        assert_eq!(
+            names.gateway_of("leaseway/other/gateway/000102030405060708090a0b0c0d0eff"),
+            None
+        );
+        assert_eq!(names.gateway_of("leaseway/prod/gateway/1"), None);
+    }
+
+    #[test]
+    fn keyspaces_that_would_leave_their_folder_are_refused() {
+        for name in ["default", "a", "Team-1_x.y"] {
+            assert!(is_keyspace(name), "{name}");
+        }
+        let long = "x".repeat(MAX_KEYSPACE + 1);
+        for name in ["", "a/b", "a b", "é", "__oxia/", long.as_str()] {
+            assert!(!is_keyspace(name), "{name}");
+        }
+    }
+}
