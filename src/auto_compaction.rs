@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::backend::Log;
 use crate::config::AutoCompaction;
-use crate::keyspace::command::{Op, command};
+use crate::keyspace::command::{Op, internal};
 use crate::keyspace::error::Refusal;
 use crate::keyspace::reader::Reader;
 
@@ -41,7 +41,7 @@ pub async fn run<L: Log>(mode: AutoCompaction, log: Arc<L>, reader: Reader) {
         tracing::info!(revision, mode = ?mode, "starting auto compaction");
         let request = CompactionRequest { revision, physical: false };
         let began = Instant::now();
-        let outcome = match log.propose(command(Op::Compact(request))).await {
+        let outcome = match log.propose(internal(Op::Compact(request))).await {
             Ok(outcome) => outcome.reply.map(drop),
             // The backend has stopped: so has everything else.
             Err(_) => return,

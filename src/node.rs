@@ -38,6 +38,7 @@ use crate::gateway::maintenance::MaintenanceService;
 use crate::gateway::serve::App;
 use crate::gateway::watch::{WatchOptions, WatchService};
 use crate::gateway::{Context, Limits};
+use crate::keyspace::auth::GATEWAY;
 use crate::keyspace::event::{EventKind, RevisionEvents, Visible};
 use crate::keyspace::load::load;
 use crate::keyspace::machine::Machine;
@@ -362,7 +363,11 @@ impl HealthState for NodeState {
                 self.context.log.barrier().await.map_err(|error| error.to_string())?;
             }
             let request = RangeRequest { key: "health".into(), ..RangeRequest::default() };
-            self.context.reader.range(&request).map(|_| ()).map_err(|error| error.to_string())
+            self.context
+                .reader
+                .range(&request, Some(&GATEWAY))
+                .map(|_| ())
+                .map_err(|error| error.to_string())
         })
     }
 

@@ -80,9 +80,9 @@ impl<L: Log, S: Sessions> Kv for KvService<L, S> {
         self.read_point(request.serializable).await?;
         let mut reply = if is_long(&request) {
             let reader = self.context.reader.clone();
-            blocking(move || reader.range(&request)).await?
+            blocking(move || reader.range(&request, None)).await?
         } else {
-            self.context.reader.range(&request).map_err(read_failed)?
+            self.context.reader.range(&request, None).map_err(read_failed)?
         };
         let revision = reply.header.map_or(0, |header| header.revision);
         reply.header = Some(self.context.identity.header(revision));
@@ -170,7 +170,7 @@ impl<L: Log, S: Sessions> Kv for KvService<L, S> {
         if is_read_only(&request) {
             self.read_point(false).await?;
             let reader = self.context.reader.clone();
-            let mut response = blocking(move || reader.txn(&request)).await?;
+            let mut response = blocking(move || reader.txn(&request, None)).await?;
             let revision = response.header.map_or(0, |header| header.revision);
             response.header = Some(self.context.identity.header(revision));
             return Ok(Response::new(response));
@@ -223,7 +223,7 @@ struct Streaming {
 impl Streaming {
     fn start<L, S>(context: &Context<L, S>, request: pb::RangeRequest) -> Result<Self, Error> {
         let reader = context.reader.clone();
-        let (at, current) = reader.pin(request.revision)?;
+        let (at, current) = reader.pin(&request, None)?;
         // etcd takes a negative limit for none, and then sends everything in one piece.
         let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0);
         let left = limit.unwrap_or(usize::MAX);

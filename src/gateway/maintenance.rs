@@ -61,7 +61,8 @@ fn told(alarm: &pb::AlarmMember) -> String {
 fn hash_store(engine: &dyn Engine) -> Result<u32, StorageError> {
     let snapshot = engine.snapshot()?;
     let mut hash = 0;
-    for table in [Table::Rows, Table::Leases, Table::Alarms] {
+    let tables = [Table::Rows, Table::Leases, Table::Alarms, Table::Users, Table::Roles];
+    for table in tables {
         snapshot.scan(table, &[], None, &mut |key, value| {
             hash = crc32c::crc32c_append(hash, key);
             hash = crc32c::crc32c_append(hash, value);

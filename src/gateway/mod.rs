@@ -20,7 +20,7 @@ pub mod validate;
 pub mod watch;
 
 use crate::backend::{Log, Sessions};
-use crate::keyspace::command::{AlarmChange, Op, command};
+use crate::keyspace::command::{AlarmChange, Op, internal};
 use crate::keyspace::reader::Reader;
 use crate::lease::Leases;
 use crate::telemetry::Metrics;
@@ -82,7 +82,7 @@ impl<L: Log, S: Sessions> Context<L, S> {
         let (member, alarm) = (self.identity.member_id, pb::AlarmType::Nospace as i32);
         let alarm = AlarmChange { raise: true, member, alarm };
         // Whether or not it can be raised, this request is refused.
-        if let Err(error) = self.log.propose(command(Op::Alarm(alarm))).await {
+        if let Err(error) = self.log.propose(internal(Op::Alarm(alarm))).await {
             tracing::warn!(%error, "cannot raise the NOSPACE alarm");
         }
         Err(Error::NoSpace)

@@ -7,8 +7,8 @@ use super::error::Refusal;
 use leaseway_proto::etcdserverpb as pb;
 pub use leaseway_proto::log::command::Op;
 pub use leaseway_proto::log::{
-    AlarmChange, Command, LeaseCheckpoint, LeaseExpire, LeaseGrant, LeaseRenewed, LeaseRevoke,
-    lease_checkpoint::Remaining,
+    AlarmChange, Authority, Command, LeaseCheckpoint, LeaseExpire, LeaseGrant, LeaseRenewed,
+    LeaseRevoke, lease_checkpoint::Remaining,
 };
 
 /// What a command answered, with headers holding at most a revision.
@@ -26,6 +26,8 @@ pub enum Reply {
     Lease(bool),
     /// Of an alarm command: the alarms that it concerned.
     Alarm(Vec<pb::AlarmMember>),
+    /// Of a command about users, roles or authentication itself.
+    Auth,
 }
 
 /// A command's outcome, and the revision right after it.
@@ -39,7 +41,13 @@ pub struct Outcome {
     pub changed: bool,
 }
 
-/// Wraps an operation for the log.
+/// An operation for the log that nobody in particular asks for: refused once authentication is on,
+/// unless it is one that no client can ask for.
 pub fn command(op: Op) -> Command {
     Command { authority: None, op: Some(op) }
+}
+
+/// An operation for the log that the gateway itself asks for.
+pub fn internal(op: Op) -> Command {
+    Command { authority: Some(super::auth::GATEWAY), op: Some(op) }
 }

@@ -109,6 +109,23 @@ impl LeaseTable {
         self.inner.read().leases.get(&id).map_or(0, |held| held.keys.len())
     }
 
+    /// Whether any of a lease's keys lies in one of `ranges`: from a key on, up to an end if given.
+    pub fn any_key_in<'r>(
+        &self,
+        id: i64,
+        ranges: impl Iterator<Item = (&'r [u8], Option<&'r [u8]>)>,
+    ) -> bool {
+        let inner = self.inner.read();
+        let Some(held) = inner.leases.get(&id).filter(|held| !held.keys.is_empty()) else {
+            return false;
+        };
+        let mut ranges = ranges.filter(|(start, end)| end.is_none_or(|end| *start < end));
+        ranges.any(|(start, end)| {
+            let end = end.map_or(Bound::Unbounded, Bound::Excluded);
+            held.keys.range::<[u8], _>((Bound::Included(start), end)).next().is_some()
+        })
+    }
+
     /// Whether a lease lives, staged changes included. For the writer.
     pub(super) fn lives(&self, id: i64) -> bool {
         self.inner.read().leases.contains_key(&id)

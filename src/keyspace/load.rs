@@ -1,6 +1,7 @@
 //! Builds the machine from a store: one scan of the rows gives the index and the leases' keys.
 
 use super::alarms::Alarms;
+use super::auth::AuthState;
 use super::event::EventKind;
 use super::index::{Index, Latest};
 use super::leases::{Lease, LeaseTable};
@@ -41,7 +42,8 @@ pub fn load(
         shared.alarms.raise(member, alarm, 0);
     }
     load_rows(snapshot, &shared, state.revision, progress)?;
-    Ok(Machine::new(shared, state))
+    let auth = Arc::new(AuthState::load(snapshot)?);
+    Ok(Machine::new(shared, state, auth))
 }
 
 fn load_rows(

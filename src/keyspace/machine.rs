@@ -6,6 +6,7 @@
 //! ([`super::index`]) or wait for a position ([`super::leases::Positioned`]).
 
 use super::alarms::Alarms;
+use super::auth::{AuthState, change};
 use super::command::{AlarmChange, Outcome, Reply};
 use super::command::{Command, LeaseCheckpoint, LeaseExpire, LeaseGrant, LeaseRenewed, Op};
 use super::error::{ReadError, Refusal};
@@ -46,6 +47,7 @@ pub struct Shared {
 pub struct Machine {
     shared: Shared,
     state: meta::State,
+    auth: Arc<AuthState>,
     pass: Option<Pass>,
 }
 
@@ -58,8 +60,8 @@ struct Pass {
 
 impl Machine {
     /// A machine that goes on from a loaded state.
-    pub fn new(shared: Shared, state: meta::State) -> Self {
-        Self { shared, state, pass: None }
+    pub fn new(shared: Shared, state: meta::State, auth: Arc<AuthState>) -> Self {
+        Self { shared, state, auth, pass: None }
     }
 
     /// What it shares with readers.
@@ -70,7 +72,7 @@ impl Machine {
     /// What is to be published once everything applied so far is durable.
     pub fn published(&self) -> Published {
         let visible = Visible { revision: self.state.revision, compacted: self.state.compacted };
-        Published { visible, position: self.state.position }
+        Published { visible, position: self.state.position, auth: self.auth.clone() }
     }
 
     /// Revision through which compaction has removed what it may, as of the last finished group.
@@ -116,9 +118,10 @@ impl Machine {
         command: &Command,
     ) -> Result<Outcome, StorageError> {
         let before = (staging.mark(), self.state);
-        let result = match self.refuse_by_alarm(command) {
-            Some(refusal) => Err(refusal.into()),
-            None => self.dispatch(staging, command),
+        let refusal = self.refuse_by_alarm(command).map_or_else(|| self.permit(command), Err);
+        let result = match refusal {
+            Err(refusal) => Err(refusal.into()),
+            Ok(()) => self.dispatch(staging, command),
         };
         if staging.finish_revision(self.state.revision + 1) {
             self.state.revision += 1;
@@ -141,6 +144,28 @@ impl Machine {
             _ => false,
         };
         refused.then_some(refusal)
+    }
+
+    /// Whether whoever asks for a command may, in the state that it is applied to.
+    fn permit(&self, command: &Command) -> Result<(), Refusal> {
+        let (auth, leases) = (&*self.auth, &*self.shared.leases);
+        let (Some(op), true) = (&command.op, auth.enabled) else { return Ok(()) };
+        let authority = command.authority.as_ref();
+        match op {
+            Op::Put(request) => auth.rights(authority).put(request, leases),
+            Op::DeleteRange(request) => auth.rights(authority).delete(request),
+            Op::Txn(request) => auth.rights(authority).txn(request, leases),
+            Op::LeaseGrant(_) => auth.anybody(authority),
+            Op::LeaseRevoke(request) => {
+                auth.anybody(authority)?;
+                auth.write_lease(authority, leases, request.id)
+            }
+            // No client can ask for these.
+            Op::LeaseExpire(_) | Op::LeaseRenewed(_) | Op::LeaseCheckpoint(_) => Ok(()),
+            Op::Compact(_) | Op::Alarm(_) => auth.admin(authority),
+            op if change::concerns(op) => auth.admin(authority),
+            _ => Err(Refusal::PermissionDenied),
+        }
     }
 
     fn dispatch(&mut self, staging: &mut Staging, command: &Command) -> Result<Reply, ReadError> {
@@ -173,6 +198,10 @@ impl Machine {
                 Ok(Reply::Lease(true))
             }
             Op::Alarm(change) => Ok(Reply::Alarm(self.alarm(staging, change))),
+            op => {
+                change::apply(&mut self.auth, &mut staging.batch, op)?;
+                Ok(Reply::Auth)
+            }
         }
     }
 

@@ -1,12 +1,13 @@
 //! The keyspace: what a command does.
 //!
 //! A pure, deterministic machine: commands in; responses and events out. It owns revisions,
-//! transactions, leases' keys and alarms. Deliberately absent: clocks, randomness, threads,
+//! transactions, leases' keys, alarms, users and roles. Deliberately absent: clocks, randomness, threads,
 //! network, local configuration, and all I/O besides the storage it is handed.
 //!
 //! [`machine`] applies commands for the one writer; [`reader`] answers reads at published revisions.
 
 pub mod alarms;
+pub mod auth;
 pub mod command;
 pub mod error;
 pub mod event;

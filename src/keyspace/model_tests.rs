@@ -1,6 +1,7 @@
 //! Random commands against a naive model, and against power cuts.
 
-use super::command::{Command, Op, Outcome, Reply, command};
+use super::auth::{AuthState, change};
+use super::command::{Command, Op, Outcome, Reply, internal};
 use super::error::Refusal;
 use super::load::load;
 use super::machine::Machine;
@@ -15,7 +16,9 @@ use crate::storage::{Batch, Durability, Engine, StorageError};
 use bytes::Bytes;
 use leaseway_proto::etcdserverpb as pb;
 use leaseway_proto::etcdserverpb::request_op::Request;
-use leaseway_proto::log::{LeaseGrant, LeaseRevoke};
+use leaseway_proto::log::{
+    AuthDisable, AuthEnable, LeaseGrant, LeaseRevoke, UserAdd, UserPassword,
+};
 use leaseway_proto::mvccpb::KeyValue;
 use prost::Message;
 use rand::rngs::StdRng;
@@ -94,7 +97,7 @@ impl Driven {
             revision,
             ..Default::default()
         };
-        let reply = self.reader().range(&request)?;
+        let reply = self.reader().range(&request, Some(&super::auth::GATEWAY))?;
         let decoded = pb::RangeResponse::decode(&reply.encode_to_vec()[..]).unwrap();
         assert_eq!(decoded.count as usize, decoded.kvs.len());
         Ok(decoded.kvs)
@@ -108,6 +111,8 @@ struct Model {
     leases: BTreeMap<i64, ()>,
     revision: i64,
     compacted: i64,
+    /// Not naive: what is compared is that it comes back from storage and log.
+    auth: Arc<AuthState>,
 }
 
 impl Model {
@@ -195,7 +200,7 @@ impl Model {
                 }
                 after.retain(|_, kv| kv.lease != revoke.id);
             }
-            _ => unreachable!("not generated"),
+            op => change::apply(&mut self.auth, &mut Batch::default(), op)?,
         }
         self.commit(&before, after);
         Ok(())
@@ -215,9 +220,36 @@ fn put(random: &mut StdRng) -> pb::PutRequest {
     pb::PutRequest { key: key(random), value, lease, ..Default::default() }
 }
 
+fn random_change_of_users(random: &mut StdRng) -> Op {
+    let mut name = || ["root", "ann", "bob"][random.random_range(0..3)].to_string();
+    let (name, role) = (name(), name());
+    let secret = || Bytes::from_static(b"0123456789abcdef");
+    match random.random_range(0..12) {
+        0..3 => {
+            let no_password = random.random();
+            Op::UserAdd(UserAdd { name, password_hash: secret(), no_password })
+        }
+        3 => Op::UserDelete(pb::AuthUserDeleteRequest { name }),
+        4 => Op::UserPassword(UserPassword { name, password_hash: secret() }),
+        5..7 => Op::UserGrantRole(pb::AuthUserGrantRoleRequest { user: name, role }),
+        7 => Op::UserRevokeRole(pb::AuthUserRevokeRoleRequest { name, role }),
+        8 => Op::RoleAdd(pb::AuthRoleAddRequest { name }),
+        9 => Op::RoleDelete(pb::AuthRoleDeleteRequest { role }),
+        10 => {
+            let (key, range_end) = (key(random), key(random));
+            let perm_type = random.random_range(0..3);
+            let perm = Some(leaseway_proto::authpb::Permission { perm_type, key, range_end });
+            Op::RoleGrantPermission(pb::AuthRoleGrantPermissionRequest { name, perm })
+        }
+        _ if random.random() => Op::AuthEnable(AuthEnable { token_key: secret() }),
+        _ => Op::AuthDisable(AuthDisable {}),
+    }
+}
+
 fn random_command(random: &mut StdRng, revision: i64) -> Command {
     let request_op = |request| pb::RequestOp { request: Some(request) };
-    command(match random.random_range(0..100) {
+    internal(match random.random_range(0..115) {
+        100.. => random_change_of_users(random),
         0..50 => Op::Put(put(random)),
         50..65 => {
             let range_end = if random.random() { key(random) } else { Bytes::new() };
@@ -249,6 +281,7 @@ fn random_command(random: &mut StdRng, revision: i64) -> Command {
 }
 
 fn check(driven: &Driven, model: &Model) {
+    assert_eq!(driven.machine.published().auth, model.auth);
     assert_eq!(driven.view.now().visible.revision, model.revision);
     for revision in 1..=model.revision {
         let read = driven.everything(revision);
@@ -341,6 +374,7 @@ fn a_power_cut_loses_nothing_that_was_committed_and_nothing_by_halves() {
             revision == model.revision
                 && after.view.now().visible.compacted == model.compacted
                 && after.machine.shared().leases.len() == model.leases.len()
+                && after.view.auth() == model.auth
         };
         let model = if same(&committed) { &committed } else { &attempted };
         assert!(same(model), "seed {seed}: revision {revision} is neither before nor after");

@@ -4,6 +4,8 @@
 //! walks the index. A compaction that overtakes it is noticed by the index ([`Trimmed`]): a read of
 //! the current revision starts again on the newer one, a read of a given revision is refused.
 
+use super::auth::Authority;
+use super::auth::rights::Rights;
 use super::error::{ReadError, Refusal};
 use super::event::{
     Event, EventKind, History, HistoryBudget, HistoryChunk, HistoryError, RevisionEvents, RowId,
@@ -71,14 +73,30 @@ impl Reader {
         &self.view
     }
 
+    /// The current revision and compaction point, if `permit` lets `authority` read there.
+    fn permitted(
+        &self,
+        authority: Option<&Authority>,
+        permit: impl Fn(&Rights<'_>) -> Result<(), Refusal>,
+    ) -> Result<Visible, Refusal> {
+        let (now, auth) = self.view.with_auth_if_enabled();
+        if let Some(auth) = auth {
+            permit(&auth.rights(authority))?;
+            auth.current(authority)?;
+        }
+        Ok(now.visible)
+    }
+
     /// Runs `read` at a consistent point, again on a newer one while compaction overtakes it.
     fn at<T>(
         &self,
         requested: i64,
+        authority: Option<&Authority>,
+        permit: impl Fn(&Rights<'_>) -> Result<(), Refusal>,
         mut read: impl FnMut(&Point<'_>) -> Result<T, PointError>,
     ) -> Result<T, ReadError> {
         for _ in 0..ATTEMPTS {
-            let visible = self.view.now().visible;
+            let visible = self.permitted(authority, &permit)?;
             let at = query::resolve(requested, visible.revision, visible.compacted)?;
             let snapshot = self.engine.snapshot()?;
             let point = Point { shared: &self.shared, snapshot: &*snapshot, visible, at };
@@ -95,22 +113,33 @@ impl Reader {
     /// Answers a range request. The header holds the current revision only.
     ///
     /// # Errors
-    /// Future or compacted revision; storage errors.
-    pub fn range(&self, request: &pb::RangeRequest) -> Result<RangeReply, ReadError> {
-        self.at(request.revision, |point| point.range_reply(request))
+    /// `authority` may not read this; future or compacted revision; storage errors.
+    pub fn range(
+        &self,
+        request: &pb::RangeRequest,
+        authority: Option<&Authority>,
+    ) -> Result<RangeReply, ReadError> {
+        let permit = |rights: &Rights<'_>| rights.range(request);
+        self.at(request.revision, authority, permit, |point| point.range_reply(request))
     }
 
-    /// The current revision as a pinned point for a streamed range, or the requested one.
+    /// A streamed range's pinned point, the current revision or the requested one, and the current
+    /// revision. Who may read there is settled by this.
     ///
     /// # Errors
-    /// Future or compacted revision.
-    pub fn pin(&self, requested: i64) -> Result<(i64, i64), Refusal> {
-        let visible = self.view.now().visible;
-        let at = query::resolve(requested, visible.revision, visible.compacted)?;
+    /// `authority` may not read this; future or compacted revision.
+    pub fn pin(
+        &self,
+        request: &pb::RangeRequest,
+        authority: Option<&Authority>,
+    ) -> Result<(i64, i64), Refusal> {
+        let visible = self.permitted(authority, |rights| rights.range(request))?;
+        let at = query::resolve(request.revision, visible.revision, visible.compacted)?;
         Ok((at, visible.revision))
     }
 
-    /// One piece of a streamed range: up to `limit` keys (at least 1) from `request.key` on.
+    /// One piece of a streamed range: up to `limit` keys (at least 1) from `request.key` on, at a
+    /// point that was [pinned](Reader::pin).
     ///
     /// # Errors
     /// The revision has been compacted meanwhile; storage errors.
@@ -120,46 +149,60 @@ impl Reader {
         at: i64,
         limit: usize,
     ) -> Result<Piece, ReadError> {
-        self.at(at, |point| {
-            let range = KeyRange::new(&request.key, &request.range_end);
-            let mut found = point.shared.index.range(range, at, limit.saturating_add(1), false)?;
-            let more = found.rows.len() > limit;
-            found.rows.truncate(limit);
-            let mut kvs = BytesMut::new();
-            if query::sorts(request) {
-                // A sort target without an order: each piece is sorted by itself, as in etcd.
-                append_all(&query::collect(request, &found, &point.rows())?.0, &mut kvs);
-            } else {
-                point.append(request, &found.rows, &mut kvs)?;
-            }
-            let next = match found.rows.last().filter(|_| more) {
-                Some(last) => {
-                    let mut next = point.rows().load(*last)?.key.to_vec();
-                    next.push(0);
-                    Some(next)
+        self.at(
+            at,
+            None,
+            |_| Ok(()),
+            |point| {
+                let range = KeyRange::new(&request.key, &request.range_end);
+                let mut found =
+                    point.shared.index.range(range, at, limit.saturating_add(1), false)?;
+                let more = found.rows.len() > limit;
+                found.rows.truncate(limit);
+                let mut kvs = BytesMut::new();
+                if query::sorts(request) {
+                    // A sort target without an order: each piece is sorted by itself, as in etcd.
+                    append_all(&query::collect(request, &found, &point.rows())?.0, &mut kvs);
+                } else {
+                    point.append(request, &found.rows, &mut kvs)?;
                 }
-                None => None,
-            };
-            Ok(Piece { kvs: kvs.freeze(), len: found.rows.len(), next })
-        })
+                let next = match found.rows.last().filter(|_| more) {
+                    Some(last) => {
+                        let mut next = point.rows().load(*last)?.key.to_vec();
+                        next.push(0);
+                        Some(next)
+                    }
+                    None => None,
+                };
+                Ok(Piece { kvs: kvs.freeze(), len: found.rows.len(), next })
+            },
+        )
     }
 
-    /// Number of keys in a range at `at`.
+    /// Number of keys in a range at `at`, a point that was [pinned](Reader::pin).
     ///
     /// # Errors
     /// Future or compacted revision.
     pub fn count(&self, key: &[u8], range_end: &[u8], at: i64) -> Result<usize, ReadError> {
-        self.at(at, |point| {
-            Ok(point.shared.index.count(KeyRange::new(key, range_end), point.at)?)
-        })
+        self.at(
+            at,
+            None,
+            |_| Ok(()),
+            |point| Ok(point.shared.index.count(KeyRange::new(key, range_end), point.at)?),
+        )
     }
 
     /// Answers a transaction that only reads, see [`txn::is_read_only`].
     ///
     /// # Errors
-    /// Refusals of its ranges; storage errors.
-    pub fn txn(&self, request: &pb::TxnRequest) -> Result<pb::TxnResponse, ReadError> {
-        self.at(0, |point| {
+    /// `authority` may not do all that is in it; refusals of its ranges; storage errors.
+    pub fn txn(
+        &self,
+        request: &pb::TxnRequest,
+        authority: Option<&Authority>,
+    ) -> Result<pb::TxnResponse, ReadError> {
+        let permit = |rights: &Rights<'_>| rights.txn(request, &self.shared.leases);
+        self.at(0, authority, permit, |point| {
             let mut state = ReadOnly { point, trimmed: false };
             let result = txn::run(&mut state, request);
             if state.trimmed {
@@ -178,11 +221,16 @@ impl Reader {
     /// Future or compacted revision; storage errors.
     pub fn hash_kv(&self, revision: i64) -> Result<HashKv, ReadError> {
         // Unlike a read, a negative revision is taken as it is: it covers no row.
-        self.at(revision.max(0), |point| {
-            let through = if revision < 0 { revision } else { point.at };
-            let visible = point.visible;
-            Ok(hash::hash_kv(&point.shared.index, point.snapshot, visible, through)?)
-        })
+        self.at(
+            revision.max(0),
+            None,
+            |_| Ok(()),
+            |point| {
+                let through = if revision < 0 { revision } else { point.at };
+                let visible = point.visible;
+                Ok(hash::hash_kv(&point.shared.index, point.snapshot, visible, through)?)
+            },
+        )
     }
 }
 

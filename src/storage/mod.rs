@@ -22,6 +22,10 @@ pub enum Table {
     Leases,
     /// Raised alarms. See [`tables::alarms`].
     Alarms,
+    /// Users of authentication. See [`tables::users`].
+    Users,
+    /// Roles of authentication. See [`tables::roles`].
+    Roles,
 }
 
 /// Why storage could not do what was asked. None but [`StorageError::Busy`] is survivable for a write.

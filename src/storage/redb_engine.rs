@@ -18,11 +18,13 @@ use std::time::{Duration, Instant};
 
 type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
 
-const TABLES: [(Table, Definition); 4] = [
+const TABLES: [(Table, Definition); 6] = [
     (Table::Meta, TableDefinition::new("meta")),
     (Table::Rows, TableDefinition::new("rows")),
     (Table::Leases, TableDefinition::new("leases")),
     (Table::Alarms, TableDefinition::new("alarms")),
+    (Table::Users, TableDefinition::new("users")),
+    (Table::Roles, TableDefinition::new("roles")),
 ];
 
 /// How long a shrink waits for readers.
@@ -234,7 +236,7 @@ impl RedbSnapshot {
     fn take(database: &Database, living: &Arc<()>) -> Result<Arc<dyn Snapshot>, StorageError> {
         let transaction = database.begin_read().map_err(failed)?;
         let open = |(_, definition): (Table, Definition)| transaction.open_table(definition);
-        let [meta, rows, leases, alarms] = TABLES.map(open);
+        let [meta, rows, leases, alarms, users, roles] = TABLES.map(open);
         Ok(Arc::new(Self {
             _living: living.clone(),
             tables: [
@@ -242,6 +244,8 @@ impl RedbSnapshot {
                 rows.map_err(failed)?,
                 leases.map_err(failed)?,
                 alarms.map_err(failed)?,
+                users.map_err(failed)?,
+                roles.map_err(failed)?,
             ],
         }))
     }

@@ -58,7 +58,7 @@ impl Driver {
             Action::Inner(Inner::Restart) => {
                 self.machine = self.reloaded();
                 let published = self.machine.published();
-                assert_eq!(published, self.view.now(), "what was published has been stored");
+                assert_eq!(published, self.view.with_auth(), "what was published has been stored");
                 format!("revision {}\n", published.visible.revision)
             }
             Action::Inner(Inner::Group(actions)) => self.group(actions),
@@ -130,7 +130,7 @@ impl Driver {
     }
 
     fn get(&self, request: &pb::RangeRequest) -> String {
-        match self.reader().range(request) {
+        match self.reader().range(request, None) {
             Ok(reply) => {
                 let reply = pb::RangeResponse::decode(&reply.encode_to_vec()[..]);
                 text::response(&Response::ResponseRange(reply.expect("an answer")), 0)
@@ -254,6 +254,7 @@ fn outcome_text(action: &Action, outcome: Outcome) -> String {
         }
         Ok(Reply::Compact(_)) => format!("compacted, revision {revision}\n"),
         Ok(Reply::Alarm(alarms)) => text::alarms(&alarms),
+        Ok(Reply::Auth) => format!("changed, revision {revision}\n"),
         Ok(Reply::Lease(effect)) => {
             let what = match action {
                 Action::Grant { .. } => "granted",

@@ -300,8 +300,9 @@ impl Applier {
         self.stats.commit_nanos.fetch_add(nanos, Ordering::Relaxed);
         (parts.on_commit)(took, synced);
         let published = parts.machine.published();
+        let visible = published.visible;
         parts.view.publish(published);
-        parts.publish.publish(events, published.visible);
+        parts.publish.publish(events, visible);
         Ok(())
     }
 

@@ -216,8 +216,9 @@ impl Applier {
         let durability = if reclaim { Durability::Immediate } else { Durability::Deferred };
         parts.engine.commit(&batch, durability)?;
         let published = parts.machine.published();
+        let visible = published.visible;
         parts.view.publish(published);
-        parts.publish.publish(events, published.visible);
+        parts.publish.publish(events, visible);
         Ok(())
     }
 }

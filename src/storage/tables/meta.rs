@@ -3,15 +3,17 @@
 //! | key | value (behind its checksum) |
 //! |---|---|
 //! | `identity` | format version (u32), cluster id (u64), member id (u64), all little-endian, the log's secret (16); written once |
+//! | `auth` | whether authentication is required (u8), auth revision (u64, little-endian), key of tokens (the rest); absent until there has been a user or a role |
 //! | `state` | revision, compacted revision, revision through which compaction is finished (i64 each), log position (u64), little-endian; rewritten by every commit |
 
 use super::{malformed, seal, unseal};
 use crate::storage::{Batch, Snapshot, StorageError, Table};
-use bytes::{Buf, BufMut};
+use bytes::{Buf, BufMut, Bytes};
 
 const NAME: &str = "meta";
 const IDENTITY: &[u8] = b"identity";
 const STATE: &[u8] = b"state";
+const AUTH: &[u8] = b"auth";
 
 /// The storage layout that this code reads and writes.
 pub const FORMAT: u32 = 1;
@@ -43,6 +45,23 @@ pub struct State {
 impl Default for State {
     fn default() -> Self {
         Self { revision: 1, compacted: -1, compaction_finished: -1, position: 0 }
+    }
+}
+
+/// How authentication stands, besides its users and roles.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Auth {
+    /// Whether it is required.
+    pub enabled: bool,
+    /// Auth revision, from 1.
+    pub revision: u64,
+    /// What tokens are signed with; empty until authentication was turned on. Secret.
+    pub token_key: Bytes,
+}
+
+impl Default for Auth {
+    fn default() -> Self {
+        Self { enabled: false, revision: 1, token_key: Bytes::new() }
     }
 }
 
@@ -113,4 +132,29 @@ pub fn put_state(batch: &mut Batch, state: &State) {
         out.put_u64_le(state.position);
     });
     batch.put(Table::Meta, STATE, value);
+}
+
+/// How authentication stands; nothing while there has never been a user or a role.
+///
+/// # Errors
+/// Damage.
+pub fn auth(snapshot: &dyn Snapshot) -> Result<Option<Auth>, StorageError> {
+    let Some(value) = read(snapshot, AUTH)? else { return Ok(None) };
+    let mut value = &value[..];
+    if value.len() < 9 || value[0] > 1 {
+        return Err(malformed(NAME, AUTH));
+    }
+    let enabled = value.get_u8() == 1;
+    let revision = value.get_u64_le();
+    Ok(Some(Auth { enabled, revision, token_key: Bytes::copy_from_slice(value) }))
+}
+
+/// Stages how authentication stands.
+pub fn put_auth(batch: &mut Batch, auth: &Auth) {
+    let value = seal(AUTH, 9 + auth.token_key.len(), |out| {
+        out.put_u8(u8::from(auth.enabled));
+        out.put_u64_le(auth.revision);
+        out.put_slice(&auth.token_key);
+    });
+    batch.put(Table::Meta, AUTH, value);
 }

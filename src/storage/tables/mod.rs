@@ -6,7 +6,9 @@
 pub mod alarms;
 pub mod leases;
 pub mod meta;
+pub mod roles;
 pub mod rows;
+pub mod users;
 
 use super::StorageError;
 use bytes::{BufMut, Bytes, BytesMut};
