@@ -1,4 +1,4 @@
-//! Generates the wire contract in two passes.
+//! Generates the wire contract in two passes, the command log's entries, and Oxia's contract.
 //!
 //! 1. Every message, and a client for every service.
 //! 2. The servers, whose `Range`, `RangeStream` and `Watch` answers are replaced by types of
@@ -40,7 +40,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     config.compile_fds(log)?;
 
+    // No client: which path a call takes is known only at run time. The server is for tests.
+    tonic_prost_build::configure()
+        .build_client(false)
+        .bytes(".")
+        .compile_fds(protox::compile(["oxia/client.proto"], ["oxia"])?)?;
+
     println!("cargo:rerun-if-changed=etcd");
     println!("cargo:rerun-if-changed=leaseway");
+    println!("cargo:rerun-if-changed=oxia");
     Ok(())
 }

@@ -2,9 +2,10 @@
 //!
 //! `etcdserverpb`, `mvccpb`, `authpb`, `v3lockpb` and `v3electionpb` hold the messages and the
 //! clients; [`server`] the services to implement. [`raw`] has the answers that a server builds from
-//! rows in their wire encoding, and [`log`] the command log's own entries.
+//! rows in their wire encoding, and [`log`] the command log's own entries. [`oxia`] is another
+//! contract, in which this server is the client.
 //!
-//! Names and field numbers are those of etcd v3.7's published API.
+//! Names and field numbers are those of etcd v3.7's published API, and of Oxia's.
 
 #![allow(clippy::all)]
 #![allow(missing_docs)]
@@ -29,6 +30,10 @@ pub mod v3electionpb {
 /// Entries of the command log (`leaseway/log.proto`).
 pub mod log {
     tonic::include_proto!("leaseway.log.v1");
+}
+/// What an Oxia server is told and answers (`oxia/client.proto`), the part that is used.
+pub mod oxia {
+    tonic::include_proto!("io.oxia.proto.v1");
 }
 /// The services, with raw answers where rows are returned.
 pub mod server {

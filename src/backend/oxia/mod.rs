@@ -12,6 +12,7 @@
 //! | [`apply`] | entries into the keyspace; answers who proposed them |
 //! | [`barrier`] | how far the log reached, proven; shared by all reads that wait |
 //! | [`join`] | an id, a record that lives with the process, a registration |
+//! | [`client`] | the calls to a real cluster |
 //! | [`log`] | all of that as a [`crate::backend::Log`] |
 //!
 //! Relies on: positions that Oxia gives out are contiguous and never given twice, and an acknowledged
@@ -20,6 +21,7 @@
 
 pub mod apply;
 pub mod barrier;
+pub mod client;
 pub mod in_flight;
 pub mod join;
 pub mod log;
