@@ -44,6 +44,7 @@ use crate::keyspace::load::load;
 use crate::keyspace::machine::Machine;
 use crate::keyspace::reader::Reader;
 use crate::keyspace::view::View;
+use crate::lease::times::Times;
 use crate::lease::{Leases, time_at_start};
 use crate::storage::redb_engine::{self, RedbEngine};
 use crate::storage::tables::meta;
@@ -116,13 +117,13 @@ impl Node {
             sessions.clone(),
             reader.clone(),
             config.lease.min_ttl_s,
+            Arc::new(Times::new()),
         ));
         let living = shared.leases.all().value;
         for lease in &living {
             let timeout = Duration::from_secs(u64::try_from(lease.ttl).unwrap_or(0));
             sessions.restore(lease.session, timeout, time_at_start(lease));
         }
-        leases.adopt(&living);
         let expired = metrics.clone();
         let tasks = vec![
             tokio::spawn(

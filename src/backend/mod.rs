@@ -47,10 +47,31 @@ pub trait Log: Send + Sync + 'static {
     /// # Errors
     /// [`ProposeError::Stopped`] when the backend stops first.
     fn compacted(&self, revision: i64) -> impl Future<Output = Result<(), ProposeError>> + Send;
+
+    /// Number of commands that wait for their outcome here.
+    fn pending(&self) -> u64;
 }
 
 /// A session's identity within its backend. Never 0.
 pub type SessionId = u64;
+
+/// A session just started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Created {
+    /// Its id.
+    pub id: SessionId,
+    /// Name of the record whose end tells of the session's; empty where sessions need none.
+    pub marker: String,
+}
+
+/// A session that ended by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Its id.
+    pub id: SessionId,
+    /// Its marker, by which it is told from another session with the same id.
+    pub marker: String,
+}
 
 /// What is known of a living session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,27 +102,44 @@ pub enum SessionError {
 /// User-managed sessions: anyone who knows an id may renew, inspect or close the session. Nothing
 /// renews a session by itself.
 pub trait Sessions: Send + Sync + 'static {
+    /// The longest timeout that a client may ask for.
+    fn maximum(&self) -> Duration;
+
+    /// The longest timeout that a session can have. Between it and [`Sessions::maximum`] the time has to
+    /// be kept by other means.
+    fn longest(&self) -> Duration;
+
+    /// Whether other processes use the same sessions, and may end a lease when its session ends.
+    fn shared(&self) -> bool;
+
+    /// How long to wait before ending a lease that other gateways may be about to end too.
+    fn turn(&self, lease: i64) -> Duration;
+
     /// Starts a session that ends `timeout` after its last heartbeat.
     ///
     /// # Errors
-    /// [`SessionError::TimeoutTooLong`] above the maximum.
+    /// [`SessionError::TimeoutTooLong`] above [`Sessions::longest`].
     fn create(
         &self,
         timeout: Duration,
-    ) -> impl Future<Output = Result<SessionId, SessionError>> + Send;
+    ) -> impl Future<Output = Result<Created, SessionError>> + Send;
 
-    /// One heartbeat: the whole timeout lies ahead again.
+    /// One heartbeat: the whole timeout lies ahead again. When it returns, it is certain that the
+    /// heartbeat counted, and the keyspace here holds everything that was acknowledged to anyone
+    /// before it was sent.
     ///
     /// # Errors
     /// [`SessionError::NotFound`] once it has ended, even if nobody has been told yet.
     fn keep_alive(&self, id: SessionId) -> impl Future<Output = Result<(), SessionError>> + Send;
 
-    /// What is known of it, without renewing it.
+    /// What is known of it, without renewing it; `None` where the backend can't tell.
     ///
     /// # Errors
     /// [`SessionError::NotFound`] once it has ended.
-    fn info(&self, id: SessionId)
-    -> impl Future<Output = Result<SessionInfo, SessionError>> + Send;
+    fn info(
+        &self,
+        id: SessionId,
+    ) -> impl Future<Output = Result<Option<SessionInfo>, SessionError>> + Send;
 
     /// Ends it at once. Closing an ended session is fine.
     ///
@@ -110,12 +148,10 @@ pub trait Sessions: Send + Sync + 'static {
     fn close(&self, id: SessionId) -> impl Future<Output = Result<(), SessionError>> + Send;
 
     /// The next sessions that ended by themselves, in the order in which they ended, at most `most`
-    /// (at least 1). Each is told once.
+    /// (at least 1). A session that was closed may be among them.
     ///
     /// # Errors
     /// Only that the backend has stopped.
-    fn expired(
-        &self,
-        most: usize,
-    ) -> impl Future<Output = Result<Vec<SessionId>, SessionError>> + Send;
+    fn expired(&self, most: usize)
+    -> impl Future<Output = Result<Vec<Ended>, SessionError>> + Send;
 }

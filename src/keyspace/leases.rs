@@ -23,7 +23,7 @@ pub struct Lease {
     pub id: i64,
     /// Granted seconds.
     pub ttl: i64,
-    /// Session that keeps its time.
+    /// Session that keeps its time; 0 when the gateways keep it by logged renewals.
     pub session: u64,
     /// How many renewals have been logged.
     pub renewals: u64,
@@ -42,7 +42,23 @@ struct Held {
 #[derive(Debug, Default)]
 struct Inner {
     leases: BTreeMap<i64, Held>,
+    // Leases by session, without those that have none.
+    by_session: BTreeMap<u64, i64>,
     position: u64,
+}
+
+impl Inner {
+    fn index_session(&mut self, session: u64, lease: i64) {
+        if session != 0 {
+            self.by_session.insert(session, lease);
+        }
+    }
+
+    fn forget_session(&mut self, session: u64, lease: i64) {
+        if self.by_session.get(&session) == Some(&lease) {
+            self.by_session.remove(&session);
+        }
+    }
 }
 
 /// All living leases.
@@ -66,6 +82,14 @@ impl LeaseTable {
     pub fn get(&self, id: i64) -> Positioned<Option<Lease>> {
         let inner = self.inner.read();
         let value = inner.leases.get(&id).map(|held| held.lease.clone());
+        Positioned { value, position: inner.position }
+    }
+
+    /// The lease that a session keeps the time of, if it lives.
+    pub fn of_session(&self, session: u64) -> Positioned<Option<Lease>> {
+        let inner = self.inner.read();
+        let id = inner.by_session.get(&session);
+        let value = id.and_then(|id| inner.leases.get(id)).map(|held| held.lease.clone());
         Positioned { value, position: inner.position }
     }
 
@@ -134,15 +158,17 @@ impl LeaseTable {
     pub(super) fn grant(&self, lease: Lease, position: u64) {
         let mut inner = self.inner.write();
         inner.position = position;
+        inner.index_session(lease.session, lease.id);
         inner.leases.insert(lease.id, Held { lease, keys: BTreeSet::new() });
     }
 
-    /// Ends a lease; returns its keys in order.
-    pub(super) fn end(&self, id: i64, position: u64) -> Option<BTreeSet<Box<[u8]>>> {
+    /// Ends a lease; returns it and its keys in order.
+    pub(super) fn end(&self, id: i64, position: u64) -> Option<(Lease, BTreeSet<Box<[u8]>>)> {
         let mut inner = self.inner.write();
         let held = inner.leases.remove(&id)?;
+        inner.forget_session(held.lease.session, id);
         inner.position = position;
-        Some(held.keys)
+        Some((held.lease, held.keys))
     }
 
     /// Changes a lease in place; returns it as it is afterwards.
@@ -154,9 +180,12 @@ impl LeaseTable {
     ) -> Option<Lease> {
         let mut inner = self.inner.write();
         let held = inner.leases.get_mut(&id)?;
+        let before = held.lease.session;
         let changed = change(&mut held.lease).then(|| held.lease.clone());
-        if changed.is_some() {
+        if let Some(lease) = &changed {
             inner.position = position;
+            inner.forget_session(before, id);
+            inner.index_session(lease.session, id);
         }
         changed
     }

@@ -263,13 +263,15 @@ impl Machine {
             marker: grant.marker.clone(),
         };
         leases::put(&mut staging.batch, &lease_row(&lease));
+        note_time(staging, &lease);
         self.shared.leases.grant(lease, staging.position);
         Ok(Reply::Lease(true))
     }
 
     /// Ends a lease and deletes its keys, in key order, as one revision.
     fn end_lease(&mut self, staging: &mut Staging, id: i64) {
-        let Some(keys) = self.shared.leases.end(id, staging.position) else { return };
+        let Some((lease, keys)) = self.shared.leases.end(id, staging.position) else { return };
+        note_time(staging, &lease);
         leases::delete(&mut staging.batch, id);
         let mut applying = Applying { machine: self, staging };
         for key in keys {
@@ -298,6 +300,7 @@ impl Machine {
         });
         if let Some(lease) = &changed {
             leases::put(&mut staging.batch, &lease_row(lease));
+            note_time(staging, lease);
         }
         changed.is_some()
     }
@@ -331,6 +334,12 @@ impl Machine {
             return told;
         }
         Vec::new()
+    }
+}
+
+fn note_time(staging: &mut Staging, lease: &Lease) {
+    if lease.session == 0 {
+        staging.timed.push(lease.id);
     }
 }
 

@@ -58,6 +58,8 @@ pub struct Staging {
     pub row_bytes: i64,
     /// Events of finished revisions.
     pub events: Vec<RevisionEvents>,
+    /// Leases without a session that were granted, renewed or ended: their time starts anew.
+    pub timed: Vec<i64>,
     open: Vec<Event>,
 }
 
@@ -71,6 +73,7 @@ impl Staging {
             rows: Vec::new(),
             row_bytes: 0,
             events: Vec::new(),
+            timed: Vec::new(),
             open: Vec::new(),
         }
     }

@@ -153,6 +153,10 @@ impl Log for LocalLog {
         let reached = finished.wait_for(|finished| *finished >= revision).await;
         reached.map(|_| ()).map_err(|_| ProposeError::Stopped)
     }
+
+    fn pending(&self) -> u64 {
+        self.stats.pending.load(Ordering::Relaxed)
+    }
 }
 
 /// Counts a caller that waits, also when it is cancelled.

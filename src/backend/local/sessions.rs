@@ -7,7 +7,7 @@
 //! renewed anything. Such a gap is noticed by its own heartbeat being late, and sessions that ran
 //! out within it start again in full, once, unless they are renewed in between.
 
-use crate::backend::{SessionError, SessionId, SessionInfo, Sessions};
+use crate::backend::{Created, Ended, SessionError, SessionId, SessionInfo, Sessions};
 use parking_lot::Mutex;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -68,6 +68,20 @@ impl LocalSessions {
         }
     }
 
+    /// What is known of a living session.
+    pub fn look(&self, id: SessionId) -> Option<SessionInfo> {
+        let mut inner = self.inner.lock();
+        let now = Instant::now();
+        inner.observe(now);
+        let session = inner.sessions.get(&id).filter(|session| session.deadline > now)?;
+        Some(SessionInfo { timeout: session.timeout, remaining: session.deadline - now })
+    }
+
+    /// Ends a session without a word.
+    pub fn drop(&self, id: SessionId) {
+        self.inner.lock().sessions.remove(&id);
+    }
+
     /// Number of living sessions.
     pub fn len(&self) -> usize {
         self.inner.lock().sessions.len()
@@ -119,7 +133,23 @@ impl Inner {
 }
 
 impl Sessions for LocalSessions {
-    async fn create(&self, timeout: Duration) -> Result<SessionId, SessionError> {
+    fn maximum(&self) -> Duration {
+        self.maximum
+    }
+
+    fn longest(&self) -> Duration {
+        self.maximum
+    }
+
+    fn shared(&self) -> bool {
+        false
+    }
+
+    fn turn(&self, _: i64) -> Duration {
+        Duration::ZERO
+    }
+
+    async fn create(&self, timeout: Duration) -> Result<Created, SessionError> {
         if timeout > self.maximum {
             return Err(SessionError::TimeoutTooLong);
         }
@@ -130,7 +160,7 @@ impl Sessions for LocalSessions {
             }
         };
         self.insert(id, timeout, timeout);
-        Ok(id)
+        Ok(Created { id, marker: String::new() })
     }
 
     async fn keep_alive(&self, id: SessionId) -> Result<(), SessionError> {
@@ -147,24 +177,16 @@ impl Sessions for LocalSessions {
         }
     }
 
-    async fn info(&self, id: SessionId) -> Result<SessionInfo, SessionError> {
-        let mut inner = self.inner.lock();
-        let now = Instant::now();
-        inner.observe(now);
-        match inner.sessions.get(&id) {
-            Some(session) if session.deadline > now => {
-                Ok(SessionInfo { timeout: session.timeout, remaining: session.deadline - now })
-            }
-            _ => Err(SessionError::NotFound),
-        }
+    async fn info(&self, id: SessionId) -> Result<Option<SessionInfo>, SessionError> {
+        self.look(id).map(Some).ok_or(SessionError::NotFound)
     }
 
     async fn close(&self, id: SessionId) -> Result<(), SessionError> {
-        self.inner.lock().sessions.remove(&id);
+        self.drop(id);
         Ok(())
     }
 
-    async fn expired(&self, most: usize) -> Result<Vec<SessionId>, SessionError> {
+    async fn expired(&self, most: usize) -> Result<Vec<Ended>, SessionError> {
         loop {
             let next = {
                 let mut inner = self.inner.lock();
@@ -172,7 +194,8 @@ impl Sessions for LocalSessions {
                 inner.observe(now);
                 let ended = inner.take_expired(now, most.max(1));
                 if !ended.is_empty() {
-                    return Ok(ended);
+                    let named = |id| Ended { id, marker: String::new() };
+                    return Ok(ended.into_iter().map(named).collect());
                 }
                 let pulse = now + PULSE;
                 inner.timers.peek().map_or(pulse, |Reverse((due, _))| pulse.min(*due))
@@ -212,11 +235,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_session_lives_as_long_as_it_is_renewed() {
         let sessions = sessions();
-        let id = sessions.create(5 * SECOND).await.unwrap();
+        let id = sessions.create(5 * SECOND).await.unwrap().id;
         assert!(pass(&sessions, 4 * SECOND).await.is_empty());
         sessions.keep_alive(id).await.unwrap();
         assert!(pass(&sessions, 4 * SECOND).await.is_empty());
-        assert_eq!(sessions.info(id).await.unwrap().remaining, SECOND);
+        assert_eq!(sessions.look(id).unwrap().remaining, SECOND);
         assert_eq!(pass(&sessions, 2 * SECOND).await, [id]);
         assert_eq!(sessions.keep_alive(id).await, Err(SessionError::NotFound));
         assert!(sessions.is_empty());
@@ -227,11 +250,11 @@ mod tests {
         let sessions = sessions();
         let mut expected = Vec::new();
         for seconds in 2..8 {
-            expected.push(sessions.create(seconds * SECOND).await.unwrap());
+            expected.push(sessions.create(seconds * SECOND).await.unwrap().id);
         }
         let mut told = Vec::new();
         while told.len() < expected.len() {
-            told.extend(sessions.expired(2).await.unwrap());
+            told.extend(sessions.expired(2).await.unwrap().into_iter().map(|ended| ended.id));
         }
         assert_eq!(told, expected);
     }
@@ -239,7 +262,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn closing_is_silent_and_repeatable() {
         let sessions = sessions();
-        let id = sessions.create(2 * SECOND).await.unwrap();
+        let id = sessions.create(2 * SECOND).await.unwrap().id;
         sessions.close(id).await.unwrap();
         sessions.close(id).await.unwrap();
         assert!(pass(&sessions, 4 * SECOND).await.is_empty());
@@ -249,11 +272,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_gap_spares_once() {
         let sessions = sessions();
-        let id = sessions.create(5 * SECOND).await.unwrap();
+        let id = sessions.create(5 * SECOND).await.unwrap().id;
         tokio::time::advance(60 * SECOND).await;
         sessions.keep_alive(id).await.expect("nobody could have renewed it");
         tokio::time::advance(60 * SECOND).await;
-        assert_eq!(sessions.info(id).await.unwrap().remaining, 5 * SECOND);
+        assert_eq!(sessions.look(id).unwrap().remaining, 5 * SECOND);
         tokio::time::advance(60 * SECOND).await;
         assert_eq!(
             sessions.keep_alive(id).await,

@@ -3,7 +3,7 @@
 //! A barrier proves how far the log reached at some moment after it was asked for. Everyone who asks
 //! while one is under way shares the next.
 
-use super::shard::Shard;
+use super::shard::{Shard, Tip};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -13,8 +13,8 @@ const AGAIN: Duration = Duration::from_millis(20);
 /// Callers that may wait to be let in.
 const QUEUE: usize = 65_536;
 
-/// Who waits to learn a position.
-type Waiting = oneshot::Sender<u64>;
+/// Who waits to learn it.
+type Waiting = oneshot::Sender<Tip>;
 
 /// Asks for barriers.
 #[derive(Clone, Debug)]
@@ -30,12 +30,12 @@ impl Barriers {
         Self { queue }
     }
 
-    /// A position that the log had reached by the time of the answer, and that is at or behind
-    /// everything that was acknowledged before the call. `None` when nothing is answered any more.
-    pub async fn position(&self) -> Option<u64> {
-        let (answer, position) = oneshot::channel();
+    /// How far the log reached at some moment after the call: at least as far as everything that was
+    /// acknowledged before it. `None` when nothing is answered any more.
+    pub async fn tip(&self) -> Option<Tip> {
+        let (answer, tip) = oneshot::channel();
         self.queue.send(answer).await.ok()?;
-        position.await.ok()
+        tip.await.ok()
     }
 }
 
@@ -53,10 +53,10 @@ async fn run<S: Shard>(shard: Arc<S>, mut queue: mpsc::Receiver<Waiting>) {
             waiting.push(more);
         }
         match shard.proven_tip().await {
-            Ok(position) => {
+            Ok(tip) => {
                 for answer in waiting.drain(..) {
                     // Whoever gave up does not need it.
-                    let _ = answer.send(position);
+                    let _ = answer.send(tip);
                 }
             }
             Err(error) => {

@@ -6,7 +6,7 @@ use super::in_flight::InFlight;
 use super::join::{Joiner, Membership};
 use super::names::Names;
 use super::propose::{self, Proposer, Request};
-use super::shard::Shard;
+use super::shard::{Shard, Tip};
 use super::tail::Tail;
 use crate::backend::local::log::Publish;
 use crate::backend::{Log, ProposeError};
@@ -145,8 +145,8 @@ impl OxiaLog {
     pub async fn joined(&self) -> Result<Founded, ProposeError> {
         let mut membership = self.membership.clone();
         membership.wait_for(Option::is_some).await.map_err(|_| ProposeError::Stopped)?;
-        let position = self.barriers.position().await.ok_or(ProposeError::Stopped)?;
-        self.view.durable(position).await;
+        let tip = self.barriers.tip().await.ok_or(ProposeError::Stopped)?;
+        self.view.durable(tip.position).await;
         self.gateways.borrow().founded.ok_or(ProposeError::Stopped)
     }
 
@@ -155,14 +155,14 @@ impl OxiaLog {
         self.gateways.clone()
     }
 
+    /// What reads and renewals wait for.
+    pub fn barriers(&self) -> Barriers {
+        self.barriers.clone()
+    }
+
     /// This process as a gateway, once it is one.
     pub fn membership(&self) -> watch::Receiver<Option<Membership>> {
         self.membership.clone()
-    }
-
-    /// Commands waiting for their outcome.
-    pub fn pending(&self) -> u64 {
-        self.pending.load(Ordering::Relaxed)
     }
 
     /// Asks for an entry about gateways. It may be lost; ask again while it is wanted.
@@ -203,8 +203,8 @@ impl Log for OxiaLog {
 
     async fn barrier(&self) -> Result<(), ProposeError> {
         self.patiently(async {
-            let position = self.barriers.position().await?;
-            self.view.durable(position).await;
+            let tip = self.barriers.tip().await?;
+            self.view.durable(tip.position).await;
             Some(())
         })
         .await
@@ -214,6 +214,10 @@ impl Log for OxiaLog {
         let mut finished = self.finished.clone();
         let reached = finished.wait_for(|finished| *finished >= revision).await;
         reached.map(|_| ()).map_err(|_| ProposeError::Stopped)
+    }
+
+    fn pending(&self) -> u64 {
+        self.pending.load(Ordering::Relaxed)
     }
 }
 
@@ -232,7 +236,7 @@ fn scopeguard<F: FnMut()>(then: F) -> impl Drop {
 async fn found<S: Shard>(shard: &S, mut gateways: watch::Receiver<Gateways>) {
     loop {
         match shard.proven_tip().await {
-            Ok(0) => {
+            Ok(Tip { position: 0, .. }) => {
                 let cluster_id = rand::random_range(1..=u64::MAX);
                 let incarnation = Bytes::copy_from_slice(&rand::random::<[u8; 16]>());
                 let found = Control::Found(Found { incarnation, cluster_id });

@@ -13,7 +13,8 @@
 //! | [`barrier`] | how far the log reached, proven; shared by all reads that wait |
 //! | [`join`] | an id, a record that lives with the process, a registration |
 //! | [`client`] | the calls to a real cluster |
-//! | [`log`] | all of that as a [`crate::backend::Log`] |
+//! | [`sessions`] | the shard's sessions, each with a marker that tells of its end |
+//! | [`log`] | all of the log's parts as a [`crate::backend::Log`] |
 //!
 //! Relies on: positions that Oxia gives out are contiguous and never given twice, and an acknowledged
 //! append is kept. Deliberately absent: what a command means, and any clock that another gateway
@@ -27,5 +28,6 @@ pub mod join;
 pub mod log;
 pub mod names;
 pub mod propose;
+pub mod sessions;
 pub mod shard;
 pub mod tail;

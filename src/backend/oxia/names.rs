@@ -4,8 +4,8 @@
 //! |---|---|
 //! | `leaseway/KEYSPACE/log-%020d` | one log entry; the number is its position, given by the server |
 //! | `leaseway/KEYSPACE/gateway/ID` | a living gateway; goes with its session |
-//! | `leaseway/KEYSPACE/lease/RANDOM` | the marker of a lease's session; goes with it |
-//! | `leaseway/KEYSPACE/proof/ID` | written to prove that a read of the log's tip was current; no content |
+//! | `leaseway/KEYSPACE/lease/SESSION.RANDOM` | the marker of a lease's session; goes with it |
+//! | `leaseway/KEYSPACE/proof` | written to prove that a read of the log's tip was current; no content |
 //!
 //! Nothing else may be written below `leaseway/KEYSPACE/log-`: the server numbers from what it finds there.
 
@@ -65,14 +65,22 @@ impl Names {
         format!("{}/lease/", self.root)
     }
 
-    /// A marker's record. `random` keeps two markers apart, whatever they stand for.
-    pub fn marker(&self, random: u128) -> String {
-        format!("{}{random:032x}", self.markers())
+    /// The marker of a session. `random` keeps it apart from that of a session to which the server gave
+    /// the same id.
+    pub fn marker(&self, session: u64, random: u128) -> String {
+        format!("{}{session:016x}.{random:032x}", self.markers())
     }
 
-    /// What a process writes to prove that it talked to the leader.
-    pub fn proof(&self, process: u128) -> String {
-        format!("{}/proof/{process:032x}", self.root)
+    /// The session that a marker is of.
+    pub fn session_of(&self, marker: &str) -> Option<u64> {
+        let (session, random) = marker.strip_prefix(&self.markers())?.split_once('.')?;
+        let whole = session.len() == 16 && random.len() == 32;
+        u64::from_str_radix(session, 16).ok().filter(|_| whole)
+    }
+
+    /// What is written to prove that a leader leads.
+    pub fn proof(&self) -> String {
+        format!("{}/proof", self.root)
     }
 }
 
@@ -92,6 +100,15 @@ mod tests {
             None
         );
         assert_eq!(names.gateway_of("leaseway/prod/gateway/1"), None);
+    }
+
+    #[test]
+    fn a_marker_tells_its_session() {
+        let names = Names::new("prod");
+        let marker = names.marker(255, 1);
+        assert_eq!(names.session_of(&marker), Some(255));
+        assert_eq!(names.session_of(&names.gateway([0; 16])), None);
+        assert_eq!(names.session_of("leaseway/prod/lease/ff.1"), None);
     }
 
     #[test]

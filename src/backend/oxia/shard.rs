@@ -43,6 +43,15 @@ pub struct Named {
     pub value: Bytes,
 }
 
+/// How far the log reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tip {
+    /// Position of the newest record, 0 without one.
+    pub position: u64,
+    /// Rises whenever another leader is used, or the same one anew.
+    pub epoch: u64,
+}
+
 /// Word of records that were deleted, in the shard's order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
@@ -75,9 +84,9 @@ pub trait Shard: Send + Sync + 'static {
         most: usize,
     ) -> impl Future<Output = Result<Vec<Record>, ShardError>> + Send;
 
-    /// The position of the newest record, 0 without one, proven to be current at some moment between
-    /// the call and the answer.
-    fn proven_tip(&self) -> impl Future<Output = Result<u64, ShardError>> + Send;
+    /// The position of the newest record, proven to be current at some moment between the call and the
+    /// answer.
+    fn proven_tip(&self) -> impl Future<Output = Result<Tip, ShardError>> + Send;
 
     /// Positions that records are said to exist up to. May run ahead of what can be read, and may
     /// miss some.
@@ -90,8 +99,9 @@ pub trait Shard: Send + Sync + 'static {
         identity: String,
     ) -> impl Future<Output = Result<u64, ShardError>> + Send;
 
-    /// One heartbeat.
-    fn keep_alive(&self, session: u64) -> impl Future<Output = Result<(), ShardError>> + Send;
+    /// One heartbeat; returns the epoch of the leader that took it. Only a tip that was asked for after
+    /// it and proven in the same epoch proves that it counted.
+    fn keep_alive(&self, session: u64) -> impl Future<Output = Result<u64, ShardError>> + Send;
 
     /// Ends a session and its records. Ending one that is gone is fine.
     fn close_session(&self, session: u64) -> impl Future<Output = Result<(), ShardError>> + Send;
@@ -125,6 +135,6 @@ pub trait Shard: Send + Sync + 'static {
     /// Records whose names begin with `folder`, which ends in a slash.
     fn list(&self, folder: &str) -> impl Future<Output = Result<Vec<Named>, ShardError>> + Send;
 
-    /// The next word of deletions, from the first call on.
+    /// The next word of deletions, since the shard was opened. For one caller at a time.
     fn notice(&self) -> impl Future<Output = Result<Notice, ShardError>> + Send;
 }

@@ -1,0 +1,223 @@
+//! Sessions in the shard, for anyone who knows their ids.
+//!
+//! Each has one record that goes with it, its marker: the server tells of the marker's deletion, and
+//! that is how a gateway learns that the session has ended. The marker's name holds the session's id
+//! and random bits, so that it names this session and no other, even if the server gives the id out
+//! again.
+//!
+//! Nothing in Oxia's answer to a heartbeat is a promise: a deposed leader says yes as well. So
+//! each is followed by a barrier in the same epoch.
+
+use super::barrier::Barriers;
+use super::join::Membership;
+use super::names::Names;
+use super::shard::{Notice, Shard, ShardError};
+use crate::backend::{Created, Ended, SessionError, SessionId, SessionInfo, Sessions};
+use crate::keyspace::gateways::{GatewayId, Gateways};
+use crate::keyspace::view::View;
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Mutex, watch};
+
+/// Shortest timeout of a session in Oxia.
+const SHORTEST: Duration = Duration::from_secs(2);
+/// How long a call is tried for, as a command of the log is.
+const PATIENCE: Duration = Duration::from_secs(7);
+/// Pause after a failed attempt.
+const AGAIN: Duration = Duration::from_millis(50);
+/// How long all gateways but one leave an ended lease to that one.
+const OTHERS: Duration = Duration::from_millis(500);
+
+/// Sessions of a shard.
+pub struct OxiaSessions<S> {
+    shard: Arc<S>,
+    names: Names,
+    barriers: Barriers,
+    view: Arc<View>,
+    gateways: watch::Receiver<Gateways>,
+    membership: watch::Receiver<Option<Membership>>,
+    maximum: Duration,
+    longest: Duration,
+    ended: Mutex<VecDeque<Ended>>,
+    lookout: tokio::sync::Notify,
+}
+
+/// What the sessions work with.
+pub struct Parts<S> {
+    /// Where they are.
+    pub shard: Arc<S>,
+    /// Names of the keyspace.
+    pub names: Names,
+    /// What renewals wait for.
+    pub barriers: Barriers,
+    /// What has been applied.
+    pub view: Arc<View>,
+    /// Known gateways.
+    pub gateways: watch::Receiver<Gateways>,
+    /// This process among them.
+    pub membership: watch::Receiver<Option<Membership>>,
+    /// Longest timeout that clients may ask for.
+    pub maximum: Duration,
+    /// Longest timeout that the server takes.
+    pub longest: Duration,
+}
+
+impl<S: Shard> OxiaSessions<S> {
+    /// Sessions of `parts`.
+    pub fn new(parts: Parts<S>) -> Self {
+        let Parts { shard, names, barriers, view, gateways, membership, maximum, longest } = parts;
+        Self {
+            shard,
+            names,
+            barriers,
+            view,
+            gateways,
+            membership,
+            maximum,
+            longest,
+            ended: Mutex::default(),
+            lookout: tokio::sync::Notify::new(),
+        }
+    }
+
+    /// Waits until notices may have been missed, so that leases have to be compared with markers.
+    pub async fn gap(&self) {
+        self.lookout.notified().await;
+    }
+
+    /// Names of all markers that exist.
+    ///
+    /// # Errors
+    /// The shard did not answer.
+    pub async fn markers(&self) -> Result<Vec<String>, ShardError> {
+        let found = self.shard.list(&self.names.markers()).await?;
+        Ok(found.into_iter().map(|marker| marker.name).collect())
+    }
+
+    /// Deletes a marker that no lease has.
+    ///
+    /// # Errors
+    /// The shard did not answer.
+    pub async fn delete_marker(&self, name: String) -> Result<(), ShardError> {
+        if let Some(session) = self.names.session_of(&name) {
+            self.shard.close_session(session).await?;
+        }
+        self.shard.delete(name).await
+    }
+
+    /// The session that a marker is of, from its name.
+    pub fn session_of(&self, marker: &str) -> Option<SessionId> {
+        self.names.session_of(marker)
+    }
+
+    async fn patiently<T, F>(&self, mut attempt: impl FnMut() -> F) -> Result<T, SessionError>
+    where
+        F: Future<Output = Result<T, ShardError>>,
+    {
+        let tries = async {
+            loop {
+                match attempt().await {
+                    Ok(value) => return Ok(value),
+                    Err(ShardError::SessionNotFound) => return Err(SessionError::NotFound),
+                    Err(error) => tracing::debug!(%error, "a session's request failed"),
+                }
+                tokio::time::sleep(AGAIN).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, tries).await.unwrap_or(Err(SessionError::TimedOut))
+    }
+
+    async fn try_create(&self, timeout: Duration) -> Result<Created, ShardError> {
+        let id = self.shard.create_session(timeout, "lease".into()).await?;
+        let marker = self.names.marker(id, rand::random());
+        match self.shard.create(marker.clone(), Bytes::new(), Some(id)).await {
+            Ok(true) => Ok(Created { id, marker }),
+            Ok(false) => Err(ShardError::Refused("the marker's name is taken".into())),
+            // It had 2 s at least: whatever is wrong, another one may do better.
+            Err(ShardError::SessionNotFound) => Err(ShardError::Unknown("it has ended".into())),
+            Err(error) => {
+                // If this fails too, it runs out by itself.
+                let _ = self.shard.close_session(id).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// A heartbeat that certainly counted.
+    async fn renew(&self, id: SessionId) -> Result<(), ShardError> {
+        let epoch = self.shard.keep_alive(id).await?;
+        let stopped = || ShardError::NotSent("stopping".into());
+        let tip = self.barriers.tip().await.ok_or_else(stopped)?;
+        if tip.epoch != epoch {
+            return Err(ShardError::Unknown("the leader changed".into()));
+        }
+        self.view.durable(tip.position).await;
+        Ok(())
+    }
+}
+
+/// Which of several gateways goes first, for a lease: the same answer for all who know the same ones.
+fn first(lease: i64, gateways: &Gateways) -> Option<GatewayId> {
+    let weight = |id: &GatewayId| crc32c::crc32c_append(crc32c::crc32c(id), &lease.to_le_bytes());
+    gateways.known.keys().max_by_key(|id| (weight(id), **id)).copied()
+}
+
+impl<S: Shard> Sessions for OxiaSessions<S> {
+    fn maximum(&self) -> Duration {
+        self.maximum
+    }
+
+    fn longest(&self) -> Duration {
+        self.longest
+    }
+
+    fn shared(&self) -> bool {
+        true
+    }
+
+    fn turn(&self, lease: i64) -> Duration {
+        let me = self.membership.borrow().as_ref().map(|me| me.id);
+        if me == first(lease, &self.gateways.borrow()) { Duration::ZERO } else { OTHERS }
+    }
+
+    async fn create(&self, timeout: Duration) -> Result<Created, SessionError> {
+        if timeout > self.longest {
+            return Err(SessionError::TimeoutTooLong);
+        }
+        let timeout = timeout.max(SHORTEST);
+        self.patiently(|| self.try_create(timeout)).await
+    }
+
+    async fn keep_alive(&self, id: SessionId) -> Result<(), SessionError> {
+        self.patiently(|| self.renew(id)).await
+    }
+
+    async fn info(&self, id: SessionId) -> Result<Option<SessionInfo>, SessionError> {
+        let told = self.patiently(|| self.shard.session(id)).await?;
+        Ok(told.map(|told| SessionInfo { timeout: told.timeout, remaining: told.remaining }))
+    }
+
+    async fn close(&self, id: SessionId) -> Result<(), SessionError> {
+        self.patiently(|| self.shard.close_session(id)).await
+    }
+
+    async fn expired(&self, most: usize) -> Result<Vec<Ended>, SessionError> {
+        // One caller at a time: the notices are read while the lock is held.
+        let mut ended = self.ended.lock().await;
+        while ended.is_empty() {
+            match self.shard.notice().await {
+                Ok(Notice::Deleted(names)) => {
+                    ended.extend(names.into_iter().filter_map(|marker| {
+                        self.names.session_of(&marker).map(|id| Ended { id, marker })
+                    }))
+                }
+                Ok(Notice::Gap) => self.lookout.notify_one(),
+                Err(_) => return Err(SessionError::Stopped),
+            }
+        }
+        let most = most.max(1).min(ended.len());
+        Ok(ended.drain(..most).collect())
+    }
+}

@@ -1,0 +1,135 @@
+//! Ended sessions become logged expiries.
+
+use super::{LeaseError, Leases};
+use crate::backend::{Ended, Log, SessionError, SessionId, Sessions};
+use crate::keyspace::command::{LeaseExpire, Op};
+use crate::keyspace::error::Refusal;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// Expiries on their way through the log at once: enough for thousands a second, few enough that a
+/// put never queues behind many.
+const EXPIRIES: usize = 64;
+/// Pause before an expiry that failed is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+impl<L: Log, S: Sessions> Leases<L, S> {
+    /// Logs the end of a lease whose session has ended; returns whether the lease is gone, or has
+    /// another session.
+    pub(super) async fn expire_lease(
+        &self,
+        id: i64,
+        session: SessionId,
+    ) -> Result<bool, LeaseError> {
+        loop {
+            let lease = self.reader.leases().get(id).value;
+            let Some(lease) = lease.filter(|lease| lease.session == session) else {
+                self.times.forget(session);
+                return Ok(true);
+            };
+            let expire = LeaseExpire { id, session, renewals: lease.renewals };
+            match self.propose(Op::LeaseExpire(expire)).await?.reply {
+                // Ignored when a renewal was logged meanwhile; but the session is gone, so the
+                // lease ends all the same.
+                Ok(_) => {}
+                Err(Refusal::Corrupt) => return Ok(false),
+                Err(refusal) => return Err(refusal.into()),
+            }
+        }
+    }
+
+    /// Turns ended sessions into expired leases until the backend stops. `on_expired` is told how
+    /// many leases ended.
+    pub async fn run_expiry(self: Arc<Self>, on_expired: impl Fn(u64) + Send + Sync + 'static) {
+        let on_expired = Arc::new(on_expired);
+        let mut running = JoinSet::new();
+        while let Ok(ended) = self.sessions.expired(EXPIRIES).await {
+            for ended in ended {
+                while running.len() >= EXPIRIES {
+                    running.join_next().await;
+                }
+                running.spawn(self.clone().expire_until_gone(ended, on_expired.clone()));
+            }
+        }
+    }
+
+    async fn expire_until_gone(
+        self: Arc<Self>,
+        ended: Ended,
+        on_expired: Arc<impl Fn(u64) + Send + Sync>,
+    ) {
+        let lives = || {
+            let lease = self.reader.leases().of_session(ended.id).value;
+            lease.filter(|lease| lease.marker == ended.marker)
+        };
+        let Some(lease) = lives() else { return };
+        // Others may have seen it too; one of us goes first.
+        tokio::time::sleep(self.sessions.turn(lease.id)).await;
+        if lives().is_none() {
+            return;
+        }
+        loop {
+            match self.expire_lease(lease.id, ended.id).await {
+                Ok(true) => break,
+                // A raised CORRUPT alarm holds an expiry up, until it is disarmed.
+                Ok(false) | Err(LeaseError::TimedOut) => tokio::time::sleep(AGAIN).await,
+                Err(_) => return,
+            }
+        }
+        on_expired(1);
+    }
+
+    /// Ends leases without a session when their time is over, until the backend stops.
+    pub async fn run_unkept_expiry(
+        self: Arc<Self>,
+        on_expired: impl Fn(u64) + Send + Sync + 'static,
+    ) {
+        let on_expired = Arc::new(on_expired);
+        let mut running = JoinSet::new();
+        loop {
+            for id in self.times.over(EXPIRIES).await {
+                while running.len() >= EXPIRIES {
+                    running.join_next().await;
+                }
+                running.spawn(self.clone().expire_unkept(id, on_expired.clone()));
+            }
+        }
+    }
+
+    async fn expire_unkept(self: Arc<Self>, id: i64, on_expired: Arc<impl Fn(u64) + Send + Sync>) {
+        tokio::time::sleep(self.sessions.turn(id)).await;
+        match self.try_expire_unkept(id).await {
+            Ok(true) => on_expired(1),
+            // Another gateway was first, or a renewal was, which has started its time anew.
+            Ok(false) | Err(LeaseError::Stopped) => {}
+            Err(_) => self.times.start(id, AGAIN),
+        }
+    }
+
+    async fn try_expire_unkept(&self, id: i64) -> Result<bool, LeaseError> {
+        // A renewal that another gateway has logged must have started the time anew here first.
+        self.log.barrier().await?;
+        let lease = self.reader.leases().get(id).value;
+        let Some(lease) = lease.filter(|lease| lease.session == 0) else { return Ok(false) };
+        if self.times.runs(id) {
+            return Ok(false);
+        }
+        let expire = LeaseExpire { id, session: 0, renewals: lease.renewals };
+        let outcome = self.propose(Op::LeaseExpire(expire)).await?;
+        Ok(outcome.reply? == crate::keyspace::command::Reply::Lease(true))
+    }
+
+    /// The session of a lease is known to have ended although nobody was told.
+    ///
+    /// # Errors
+    /// The backend stopped, or did not answer in time.
+    pub async fn missing(&self, id: i64, session: SessionId) -> Result<(), LeaseError> {
+        match self.sessions.info(session).await {
+            Err(SessionError::NotFound) | Ok(None) => {}
+            Ok(Some(_)) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        self.expire_lease(id, session).await.map(|_| ())
+    }
+}

@@ -1,0 +1,65 @@
+//! Remaining times, noted in the log from time to time, as advice for the next start.
+
+use super::{LeaseError, Leases, seconds};
+use crate::backend::{Log, Sessions};
+use crate::keyspace::command::{LeaseCheckpoint, Op, Remaining};
+use crate::keyspace::leases::Lease;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Leases noted in one checkpoint command.
+const CHECKPOINT: usize = 1000;
+
+impl<L: Log, S: Sessions> Leases<L, S> {
+    /// Notes, every `interval`, how much time is left of leases that are granted for longer than
+    /// it, so that a restart does not start them in full.
+    pub async fn run_checkpoints(self: Arc<Self>, interval: Duration) {
+        loop {
+            tokio::time::sleep(interval).await;
+            if self.checkpoint(interval).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Notes remaining times once; see [`Leases::run_checkpoints`].
+    ///
+    /// # Errors
+    /// Only that the backend stopped.
+    pub async fn checkpoint(&self, longer_than: Duration) -> Result<(), LeaseError> {
+        // From here on renewals are logged. One that was not had its effect before the remaining
+        // time is read below; one that is makes the count differ, or comes later and wins.
+        self.noting.store(true, Ordering::SeqCst);
+        let result = self.note_remaining(longer_than).await;
+        self.noting.store(false, Ordering::SeqCst);
+        result
+    }
+
+    async fn note_remaining(&self, longer_than: Duration) -> Result<(), LeaseError> {
+        let mut noted = Vec::new();
+        for lease in self.reader.leases().all().value {
+            if seconds(lease.ttl) <= longer_than {
+                continue;
+            }
+            let Ok(remaining) = self.remaining(&lease).await else { continue };
+            // Rounded up: a restart may extend, never shorten.
+            let left = i64::try_from(remaining.as_secs()).unwrap_or(i64::MAX - 1) + 1;
+            if left < lease.ttl && left != lease.remaining {
+                let (id, session, renewals) = (lease.id, lease.session, lease.renewals);
+                noted.push(Remaining { id, session, seconds: left, renewals });
+            }
+        }
+        for portion in noted.chunks(CHECKPOINT) {
+            let checkpoint = LeaseCheckpoint { remaining: portion.to_vec() };
+            self.propose(Op::LeaseCheckpoint(checkpoint)).await?;
+        }
+        Ok(())
+    }
+}
+
+/// How much of its time a lease has when the process starts: all of it, or what was noted last.
+pub fn time_at_start(lease: &Lease) -> Duration {
+    let noted = if lease.remaining > 0 { lease.remaining } else { lease.ttl };
+    seconds(noted.min(lease.ttl))
+}

@@ -1,0 +1,107 @@
+//! What this process itself knows of leases' times.
+//!
+//! - Of leases without a session: when their time is over, measured from when their last renewal
+//!   was applied here, never before it was logged. Every gateway measures for itself.
+//! - Of leases whose session is shared: when this gateway sent the last heartbeat that it has
+//!   acknowledged to a client.
+
+use crate::backend::local::sessions::LocalSessions;
+use crate::backend::{SessionId, Sessions};
+use crate::keyspace::leases::LeaseTable;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The most acknowledged heartbeats that are remembered; beyond it those that are over are dropped.
+const REMEMBERED: usize = 10_000;
+
+/// Times of leases, as measured here.
+#[derive(Debug)]
+pub struct Times {
+    unkept: LocalSessions,
+    acknowledged: Mutex<Acknowledged>,
+}
+
+#[derive(Debug, Default)]
+struct Acknowledged {
+    sent: HashMap<SessionId, Instant>,
+    sweep_at: usize,
+}
+
+fn key(lease: i64) -> SessionId {
+    SessionId::from_ne_bytes(lease.to_ne_bytes())
+}
+
+impl Times {
+    /// Knows nothing yet.
+    pub fn new() -> Self {
+        Self { unkept: LocalSessions::new(Duration::MAX), acknowledged: Mutex::default() }
+    }
+
+    /// Starts the time of a lease without a session.
+    pub fn start(&self, lease: i64, time: Duration) {
+        self.unkept.restore(key(lease), time, time);
+    }
+
+    /// Takes note of leases without a session that were granted, renewed or ended.
+    pub fn note(&self, changed: &[i64], leases: &LeaseTable) {
+        for &id in changed {
+            match leases.get(id).value.filter(|lease| lease.session == 0) {
+                Some(lease) => self.start(id, super::seconds(lease.ttl)),
+                None => self.unkept.drop(key(id)),
+            }
+        }
+    }
+
+    /// The next leases whose time is over, at most `most`. Each is told once for each start.
+    pub async fn over(&self, most: usize) -> Vec<i64> {
+        let ended = self.unkept.expired(most).await.unwrap_or_default();
+        ended.into_iter().map(|ended| i64::from_ne_bytes(ended.id.to_ne_bytes())).collect()
+    }
+
+    /// Whether a lease's time is running.
+    pub fn runs(&self, lease: i64) -> bool {
+        self.unkept.look(key(lease)).is_some()
+    }
+
+    /// What a lease without a session has left.
+    pub fn of_unkept(&self, lease: i64) -> Duration {
+        self.unkept.look(key(lease)).map_or(Duration::ZERO, |info| info.remaining)
+    }
+
+    /// A heartbeat that was sent at `sent` has been acknowledged to a client.
+    pub fn acknowledge(&self, session: SessionId, sent: Instant) {
+        let mut acknowledged = self.acknowledged.lock();
+        if acknowledged.sent.len() >= acknowledged.sweep_at.max(REMEMBERED) {
+            let long_ago = Duration::from_secs(600);
+            acknowledged.sent.retain(|_, sent| sent.elapsed() < long_ago);
+            acknowledged.sweep_at = 2 * acknowledged.sent.len();
+        }
+        acknowledged.sent.insert(session, sent);
+    }
+
+    /// Whether so little time has passed since the last acknowledged heartbeat, that the session can't
+    /// have been about to end when the next one arrived.
+    pub fn renewed_in_time(&self, session: SessionId, timeout: Duration) -> bool {
+        let sent = self.acknowledged.lock().sent.get(&session).copied();
+        sent.is_some_and(|sent| sent.elapsed() < timeout.mul_f64(0.9))
+    }
+
+    /// What a session has left as far as is known here: all, if this gateway never renewed it.
+    pub fn estimate(&self, session: SessionId, timeout: Duration) -> Duration {
+        let sent = self.acknowledged.lock().sent.get(&session).copied();
+        sent.map_or(timeout, |sent| timeout.saturating_sub(sent.elapsed()))
+    }
+
+    /// A session that ended.
+    pub fn forget(&self, session: SessionId) {
+        self.acknowledged.lock().sent.remove(&session);
+    }
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self::new()
+    }
+}
