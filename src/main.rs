@@ -116,7 +116,12 @@ async fn serve(config: &Config) -> Result<(), Failure> {
     raise_open_files();
     let dir = DataDir::open(&config.data_dir).map_err(|error| error.to_string())?;
     let listeners = serve::bind(config).map_err(|error| error.to_string())?;
-    let (node, app) = Node::open(config, &dir)?;
+    // Joining a cluster may take as long as the cluster is away.
+    let (node, app) = tokio::select! {
+        opened = Node::open(config, &dir) => opened?,
+        _ = terminate.recv() => return stopping("terminated"),
+        _ = interrupt.recv() => return stopping("interrupt"),
+    };
 
     let places = places(&listeners);
     let server = Server::start(config, listeners, app);

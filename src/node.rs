@@ -1,6 +1,8 @@
 //! One server put together: the store, the log and sessions on it, the services, the endpoints.
 
+use std::future::Future;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -18,15 +20,16 @@ use tokio::task::JoinHandle as Task;
 use tonic::codec::CompressionEncoding;
 
 use crate::auto_compaction;
-use crate::backend::Log;
 use crate::backend::local::log::{LocalLog, OnCommit, Parts, Publish};
 use crate::backend::local::recover::recover;
 use crate::backend::local::sessions::LocalSessions;
 use crate::backend::local::wal::{CAPACITY, Wal};
+use crate::backend::{Log, Sessions};
+use crate::config::backend::Backend;
 use crate::config::{Config, MetricsDetail};
 use crate::data_dir::DataDir;
 use crate::gateway::auth::AuthService;
-use crate::gateway::cluster::{ClusterService, SelfInfo};
+use crate::gateway::cluster::{ClusterService, Members, SelfInfo};
 use crate::gateway::dispatch::Services;
 use crate::gateway::error::Error;
 use crate::gateway::health::{HealthService, ServingStatus};
@@ -34,7 +37,7 @@ use crate::gateway::http::{Endpoints, HealthState, ReadFuture};
 use crate::gateway::identity::Identity;
 use crate::gateway::kv::KvService;
 use crate::gateway::lease::LeaseService;
-use crate::gateway::maintenance::MaintenanceService;
+use crate::gateway::maintenance::{MaintenanceService, Shrink};
 use crate::gateway::serve::App;
 use crate::gateway::watch::{WatchOptions, WatchService};
 use crate::gateway::{Context, Limits};
@@ -61,7 +64,10 @@ const RAFT_TERM: u64 = 2;
 /// How often the remaining time of long leases is noted.
 const LEASE_CHECKPOINTS: Duration = Duration::from_secs(300);
 
-type LocalContext = Context<LocalLog, LocalSessions>;
+mod oxia;
+
+/// Lets what was queued be finished, and no more be taken.
+type StopLog = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
 
 /// Everything behind the listeners.
 pub struct Node {
@@ -69,7 +75,7 @@ pub struct Node {
     failure: watch::Receiver<Option<String>>,
     /// Follows the node's readiness into `grpc.health.v1`.
     serving: watch::Sender<ServingStatus>,
-    log: Arc<LocalLog>,
+    stop_log: StopLog,
     apply: JoinHandle<()>,
     hub: Hub,
     engine: Arc<dyn Engine>,
@@ -78,12 +84,16 @@ pub struct Node {
 }
 
 impl Node {
-    /// Opens the store in `dir` and builds the services on it. Called within the runtime.
+    /// Opens the store in `dir`, or joins a cluster, and builds the services on it. Called within the
+    /// runtime.
     ///
     /// # Errors
     /// One line saying what cannot be opened and why.
-    pub fn open(config: &Config, dir: &DataDir) -> Result<(Node, App), String> {
+    pub async fn open(config: &Config, dir: &DataDir) -> Result<(Node, App), String> {
         let metrics = Arc::new(Metrics::new(config.metrics == MetricsDetail::Extensive));
+        if let Backend::Oxia(place) = &config.backend {
+            return oxia::open(config, place, dir, metrics).await;
+        }
         let path = dir.path().join(STORE);
         let store = Store::open(config, dir.path(), &path).map_err(|error| {
             format!("cannot open the store in {}/: {error}", dir.path().display())
@@ -110,47 +120,27 @@ impl Node {
         };
         let (log, apply) = LocalLog::start(parts)?;
         let log = Arc::new(log);
-        let max_ttl = u64::try_from(config.lease.max_ttl_s).unwrap_or(0);
-        let sessions = Arc::new(LocalSessions::new(Duration::from_secs(max_ttl)));
-        let leases = Arc::new(Leases::new(
-            log.clone(),
-            sessions.clone(),
-            reader.clone(),
-            config.lease.min_ttl_s,
-            Arc::new(Times::new()),
-        ));
-        let living = shared.leases.all().value;
-        for lease in &living {
+        let sessions = Arc::new(LocalSessions::new(longest_session(config)));
+        for lease in shared.leases.all().value {
             let timeout = Duration::from_secs(u64::try_from(lease.ttl).unwrap_or(0));
-            sessions.restore(lease.session, timeout, time_at_start(lease));
+            sessions.restore(lease.session, timeout, time_at_start(&lease));
         }
-        let expired = metrics.clone();
-        let tasks = vec![
-            tokio::spawn(
-                leases.clone().run_expiry(move |ended| expired.lease.expired_total.add(ended)),
-            ),
-            tokio::spawn(leases.clone().run_checkpoints(LEASE_CHECKPOINTS)),
-            tokio::spawn(auto_compaction::run(config.auto_compaction, log.clone(), reader.clone())),
-        ];
-        let limits = Limits {
-            max_request_bytes: config.limits.max_request_bytes,
-            max_txn_ops: config.limits.max_txn_ops,
-            quota_bytes: config.quota_backend_bytes.and_then(|quota| i64::try_from(quota).ok()),
-        };
-        let context = Arc::new(Context {
-            log: log.clone(),
-            reader,
-            leases,
-            identity,
-            limits,
-            metrics: metrics.clone(),
+        let times = Arc::new(Times::new());
+        let leases =
+            Leases::new(log.clone(), sessions, reader.clone(), config.lease.min_ttl_s, times);
+        let leases = Arc::new(leases);
+        let shrinker = log.clone();
+        let shrink: Shrink = Box::new(move || {
+            let log = shrinker.clone();
+            Box::pin(async move { if log.shrink().await? { Ok(()) } else { Err(Error::Busy) } })
+                as _
         });
-        let (serving, status) = watch::channel(ServingStatus::Serving);
-        let services = services(config, &context, &hub, &engine, status);
-        let state = NodeState { context, hub: hub.clone(), engine: engine.clone() };
-        let endpoints = Endpoints::new(Arc::new(state), metrics.clone(), config.access.clone());
-        let node = Node { failure, serving, log, apply, hub, engine, tasks, _failed: failed };
-        Ok((node, App { services, endpoints, metrics }))
+        let stopping = log.clone();
+        let stop_log: StopLog = Box::new(move || Box::pin(async move { stopping.stop().await }));
+        let base = Base { failed, failure, stop_log, apply, hub, engine, metrics };
+        let members = Members::Alone;
+        let (node, app) = assemble(config, base, log, reader, leases, identity, shrink, members);
+        Ok((node, app))
     }
 
     /// Ends when the store has stopped by itself, with the reason; never otherwise.
@@ -172,8 +162,8 @@ impl Node {
         for task in &self.tasks {
             task.abort();
         }
-        self.log.stop().await;
-        let Node { apply, hub, engine, .. } = self;
+        let Node { stop_log, apply, hub, engine, .. } = self;
+        stop_log().await;
         let closing = tokio::task::spawn_blocking(move || {
             if apply.join().is_err() {
                 tracing::error!("the apply thread had panicked");
@@ -281,12 +271,66 @@ fn observe(metrics: Arc<Metrics>, slow: Duration) -> OnCommit {
     })
 }
 
-fn services(
+/// Longest timeout that clients may ask for.
+fn longest_session(config: &Config) -> Duration {
+    Duration::from_secs(u64::try_from(config.lease.max_ttl_s).unwrap_or(0))
+}
+
+/// What a node is made of, whatever its backend.
+struct Base {
+    failed: watch::Sender<Option<String>>,
+    failure: watch::Receiver<Option<String>>,
+    stop_log: StopLog,
+    apply: JoinHandle<()>,
+    hub: Hub,
+    engine: Arc<dyn Engine>,
+    metrics: Arc<Metrics>,
+}
+
+/// Puts the services on a log and sessions.
+#[allow(clippy::too_many_arguments)]
+fn assemble<L: Log, S: Sessions>(
     config: &Config,
-    context: &Arc<LocalContext>,
+    base: Base,
+    log: Arc<L>,
+    reader: Reader,
+    leases: Arc<Leases<L, S>>,
+    identity: Identity,
+    shrink: Shrink,
+    members: Members,
+) -> (Node, App) {
+    let Base { failed, failure, stop_log, apply, hub, engine, metrics } = base;
+    let expired = metrics.clone();
+    let tasks = vec![
+        tokio::spawn(
+            leases.clone().run_expiry(move |ended| expired.lease.expired_total.add(ended)),
+        ),
+        tokio::spawn(leases.clone().run_checkpoints(LEASE_CHECKPOINTS)),
+        tokio::spawn(auto_compaction::run(config.auto_compaction, log.clone(), reader.clone())),
+    ];
+    let limits = Limits {
+        max_request_bytes: config.limits.max_request_bytes,
+        max_txn_ops: config.limits.max_txn_ops,
+        quota_bytes: config.quota_backend_bytes.and_then(|quota| i64::try_from(quota).ok()),
+    };
+    let context =
+        Arc::new(Context { log, reader, leases, identity, limits, metrics: metrics.clone() });
+    let (serving, status) = watch::channel(ServingStatus::Serving);
+    let services = services(config, &context, &hub, &engine, status, shrink, members);
+    let state = NodeState { context, hub: hub.clone(), engine: engine.clone() };
+    let endpoints = Endpoints::new(Arc::new(state), metrics.clone(), config.access.clone());
+    let node = Node { failure, serving, stop_log, apply, hub, engine, tasks, _failed: failed };
+    (node, App { services, endpoints, metrics })
+}
+
+fn services<L: Log, S: Sessions>(
+    config: &Config,
+    context: &Arc<Context<L, S>>,
     hub: &Hub,
     engine: &Arc<dyn Engine>,
     status: watch::Receiver<ServingStatus>,
+    shrink: Shrink,
+    members: Members,
 ) -> Services {
     let receive = config.limits.max_receive_bytes();
     macro_rules! limited {
@@ -307,18 +351,13 @@ fn services(
         peer_urls: config.advertise_peer.iter().map(ToString::to_string).collect(),
     };
     let identity = context.identity;
-    let shrinker = context.log.clone();
-    let shrink = Box::new(move || {
-        let log = shrinker.clone();
-        Box::pin(async move { if log.shrink().await? { Ok(()) } else { Err(Error::Busy) } }) as _
-    });
     let maintenance = MaintenanceService::new(context.clone(), engine.clone(), shrink);
     Services::new(context.metrics.clone(), config.warning_unary_request_duration)
         .add(limited!(KvServer, KvService::new(context.clone())))
         .add(limited!(WatchServer, WatchService::new(hub.clone(), identity, watch_options)))
         .add(limited!(LeaseServer, LeaseService::new(context.clone())))
         .add(limited!(MaintenanceServer, maintenance))
-        .add(limited!(ClusterServer, ClusterService::new(identity, info)))
+        .add(limited!(ClusterServer, ClusterService::new(identity, info, members)))
         .add(limited!(AuthServer, AuthService::new(context.clone())))
         .add(HealthService::new(status))
 }
@@ -346,13 +385,13 @@ impl Publish for Publisher {
 }
 
 /// What health checks and the metrics page look at.
-struct NodeState {
-    context: Arc<LocalContext>,
+struct NodeState<L, S> {
+    context: Arc<Context<L, S>>,
     hub: Hub,
     engine: Arc<dyn Engine>,
 }
 
-impl HealthState for NodeState {
+impl<L: Log, S: Sessions> HealthState for NodeState<L, S> {
     fn alarms(&self) -> Vec<AlarmType> {
         let raised = self.context.reader.shared().alarms.list(0).value;
         raised.iter().filter_map(|alarm| AlarmType::try_from(alarm.alarm).ok()).collect()
@@ -375,13 +414,12 @@ impl HealthState for NodeState {
     fn refresh_metrics(&self, metrics: &Metrics) {
         use std::sync::atomic::Ordering::Relaxed;
         let published = self.context.reader.view().now();
-        let log = self.context.log.stats();
         let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         metrics.server.has_leader.set(1);
         metrics.server.is_leader.set(1);
         metrics.server.committed.set(signed(published.position));
         metrics.server.applied.set(signed(published.position));
-        metrics.server.pending.set(signed(log.pending.load(Relaxed)));
+        metrics.server.pending.set(signed(self.context.log.pending()));
         metrics.keyspace.current_revision.set(published.visible.revision);
         metrics.keyspace.compact_revision.set(published.visible.compacted.max(0));
         let shared = self.context.reader.shared();

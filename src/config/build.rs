@@ -53,8 +53,11 @@ pub(super) fn build(
         "" => PathBuf::from(format!("{name}.etcd")),
         dir => PathBuf::from(dir),
     };
+    let backend = super::backend::parse(values.text("backend"))
+        .map_err(|why| ConfigError::new(format!("--backend: {why}")))?;
     Ok(Config {
         data_dir,
+        backend,
         listen_client,
         listen_client_http,
         listen_metrics,

@@ -5,6 +5,7 @@
 //! Nothing here opens, binds, logs or reads the clock; what should be logged is handed out as
 //! [`Note`]s because the log can only be set up once the configuration is known.
 
+pub mod backend;
 mod build;
 pub mod flags;
 mod help;
@@ -33,6 +34,8 @@ pub struct Config {
     pub name: String,
     /// The directory that holds everything.
     pub data_dir: PathBuf,
+    /// Where the log and the sessions are.
+    pub backend: backend::Backend,
     /// Where gRPC is served; HTTP too, unless `listen_client_http` names other places for it.
     pub listen_client: Vec<Endpoint>,
     /// Where only HTTP is served; usually empty.

@@ -126,6 +126,7 @@ pub const FLAGS: &[Flag] = &{
     flag("force-new-cluster", Bool, "false", RAFT, Unsafe, "Make a cluster of one from a member of a larger one."),
     flag("unsafe-no-fsync", Bool, "false", HONOURED, Unsafe, "Do not wait for the disk: a power cut loses acknowledged writes."),
 
+    flag("backend", Text, "local", HONOURED, Own, "Where the data is: local, or oxia://HOST:PORT[,HOST:PORT]/NAMESPACE?keyspace=NAME."),
     flag("max-session-timeout", Int, "9000000000", HONOURED, Own, "Longest lease that is granted, in seconds."),
     flag("storage-cache-bytes", Uint, "268435456", HONOURED, Own, "Memory for pages of the database file."),
 

@@ -1,10 +1,12 @@
-//! The Cluster service of a single member: the list has one entry, and membership does not change.
+//! The Cluster service. Members can't be added or removed by request: a process is one while it runs.
 
 use super::error::Error;
 use super::identity::Identity;
 use leaseway_proto::etcdserverpb as pb;
 use leaseway_proto::server::etcdserverpb::cluster_server::Cluster;
 use parking_lot::RwLock;
+use std::future::Future;
+use std::pin::Pin;
 use tonic::{Request, Response, Status};
 
 /// What the member list tells about this member.
@@ -18,16 +20,30 @@ pub struct SelfInfo {
     pub peer_urls: Vec<String>,
 }
 
+/// Asks for the members that live now.
+pub type ListMembers = Box<
+    dyn Fn() -> Pin<Box<dyn Future<Output = Result<Vec<pb::Member>, Error>> + Send>> + Send + Sync,
+>;
+
+/// Who else is a member.
+pub enum Members {
+    /// Nobody.
+    Alone,
+    /// Whoever is listed.
+    Listed(ListMembers),
+}
+
 /// The Cluster service.
 pub struct ClusterService {
     identity: Identity,
     info: RwLock<SelfInfo>,
+    others: Members,
 }
 
 impl ClusterService {
-    /// A service that knows one member.
-    pub fn new(identity: Identity, info: SelfInfo) -> Self {
-        Self { identity, info: RwLock::new(info) }
+    /// A service of one member.
+    pub fn new(identity: Identity, info: SelfInfo, others: Members) -> Self {
+        Self { identity, info: RwLock::new(info), others }
     }
 
     // Cluster answers carry no revision.
@@ -35,19 +51,27 @@ impl ClusterService {
         Some(self.identity.header(0))
     }
 
-    fn members(&self) -> Vec<pb::Member> {
+    async fn members(&self) -> Result<Vec<pb::Member>, Error> {
         let info = self.info.read().clone();
-        vec![pb::Member {
+        let me = pb::Member {
             id: self.identity.member_id,
             name: info.name,
             peer_ur_ls: info.peer_urls,
             client_ur_ls: info.client_urls,
             is_learner: false,
-        }]
+        };
+        let Members::Listed(list) = &self.others else { return Ok(vec![me]) };
+        let mut members = list().await?;
+        members.retain(|member| member.id != me.id);
+        members.push(me);
+        members.sort_unstable_by_key(|member| member.id);
+        Ok(members)
     }
 
-    fn known(&self, id: u64) -> Result<(), Error> {
-        if id == self.identity.member_id { Ok(()) } else { Err(Error::MemberNotFound) }
+    async fn known(&self, id: u64) -> Result<(), Error> {
+        let known = id == self.identity.member_id
+            || self.members().await?.iter().any(|member| member.id == id);
+        if known { Ok(()) } else { Err(Error::MemberNotFound) }
     }
 }
 
@@ -72,7 +96,7 @@ impl Cluster for ClusterService {
         &self,
         _: Request<pb::MemberListRequest>,
     ) -> Result<Response<pb::MemberListResponse>, Status> {
-        let members = self.members();
+        let members = self.members().await?;
         Ok(Response::new(pb::MemberListResponse { header: self.header(), members }))
     }
 
@@ -94,7 +118,7 @@ impl Cluster for ClusterService {
         &self,
         request: Request<pb::MemberRemoveRequest>,
     ) -> Result<Response<pb::MemberRemoveResponse>, Status> {
-        self.known(request.into_inner().id)?;
+        self.known(request.into_inner().id).await?;
         Err(Error::MemberNotEnoughStarted.into())
     }
 
@@ -103,9 +127,9 @@ impl Cluster for ClusterService {
         request: Request<pb::MemberUpdateRequest>,
     ) -> Result<Response<pb::MemberUpdateResponse>, Status> {
         let request = request.into_inner();
-        self.known(request.id)?;
+        self.known(request.id).await?;
         self.info.write().peer_urls = request.peer_ur_ls;
-        let members = self.members();
+        let members = self.members().await?;
         Ok(Response::new(pb::MemberUpdateResponse { header: self.header(), members }))
     }
 
@@ -113,7 +137,7 @@ impl Cluster for ClusterService {
         &self,
         request: Request<pb::MemberPromoteRequest>,
     ) -> Result<Response<pb::MemberPromoteResponse>, Status> {
-        self.known(request.into_inner().id)?;
+        self.known(request.into_inner().id).await?;
         Err(Error::MemberNotLearner.into())
     }
 }

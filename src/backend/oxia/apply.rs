@@ -66,6 +66,8 @@ pub struct Parts {
     pub view: Arc<View>,
     /// Who is told of events.
     pub publish: Box<dyn Publish>,
+    /// Who keeps the time of leases without a session: told which were granted, renewed or ended.
+    pub on_timed: Box<dyn Fn(&[i64]) + Send>,
     /// Who waits for what.
     pub in_flight: Arc<InFlight>,
     /// Called once when applying has stopped by itself.
@@ -210,6 +212,9 @@ impl Applier {
 
     fn publish(&mut self, staging: Staging) -> Result<(), Stopped> {
         let parts = &mut self.parts;
+        if !staging.timed.is_empty() {
+            (parts.on_timed)(&staging.timed);
+        }
         let (batch, events) = staging.finish();
         self.groups = (self.groups + 1) % RECLAIM;
         let reclaim = self.groups == 0;

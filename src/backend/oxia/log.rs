@@ -51,6 +51,8 @@ pub struct Parts<S> {
     pub view: Arc<View>,
     /// Who is told of events.
     pub publish: Box<dyn Publish>,
+    /// Who keeps the time of leases without a session: told which were granted, renewed or ended.
+    pub on_timed: Box<dyn Fn(&[i64]) + Send>,
     /// What other gateways are told of this one.
     pub member: Member,
     /// Who is told when it stops by itself.
@@ -91,6 +93,7 @@ impl OxiaLog {
             engine: parts.engine,
             view: view.clone(),
             publish: parts.publish,
+            on_timed: parts.on_timed,
             in_flight: in_flight.clone(),
             on_stop: Box::new(stop.clone()),
         })?;

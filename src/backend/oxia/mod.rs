@@ -23,6 +23,7 @@
 pub mod apply;
 pub mod barrier;
 pub mod client;
+pub mod cluster;
 pub mod in_flight;
 pub mod join;
 pub mod log;

@@ -5,7 +5,7 @@
 //! | `leaseway/KEYSPACE/log-%020d` | one log entry; the number is its position, given by the server |
 //! | `leaseway/KEYSPACE/gateway/ID` | a living gateway; goes with its session |
 //! | `leaseway/KEYSPACE/lease/SESSION.RANDOM` | the marker of a lease's session; goes with it |
-//! | `leaseway/KEYSPACE/proof` | written to prove that a read of the log's tip was current; no content |
+//! | `leaseway/KEYSPACE/leader` | written to prove that a leader leads; no content. Its name comes just before the log's: whoever looks for the newest log record of an empty log finds it, and not one of the server's own, which can't be read |
 //!
 //! Nothing else may be written below `leaseway/KEYSPACE/log-`: the server numbers from what it finds there.
 
@@ -80,7 +80,7 @@ impl Names {
 
     /// What is written to prove that a leader leads.
     pub fn proof(&self) -> String {
-        format!("{}/proof", self.root)
+        format!("{}/leader", self.root)
     }
 }
 
@@ -100,6 +100,13 @@ mod tests {
             None
         );
         assert_eq!(names.gateway_of("leaseway/prod/gateway/1"), None);
+    }
+
+    #[test]
+    fn an_empty_log_is_seen_to_be_empty() {
+        let names = Names::new("prod");
+        assert!(names.proof() < names.log());
+        assert_eq!(names.proof().matches('/').count(), names.log().matches('/').count());
     }
 
     #[test]

@@ -1,0 +1,208 @@
+//! [`Shard`] on a real cluster.
+
+use super::client::{
+    Client, Epoch, Error, Event, Expect, KeyRange, Kind, Notifications, WriteBatch,
+};
+use super::client::{Refusal, WriteError, WriteResults, sequence_number};
+use super::names::Names;
+use super::shard::{Named, Notice, Record, Shard, ShardError, Tip, Told};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Mutex, watch};
+use tokio::task::JoinHandle;
+
+/// The most records that one listing may have.
+const LIST: usize = 10_000_000;
+
+/// A keyspace's shard in a cluster.
+pub struct ClusterShard {
+    client: Arc<Client>,
+    log: String,
+    hints: watch::Receiver<u64>,
+    notifications: Mutex<Notifications>,
+    listening: JoinHandle<()>,
+}
+
+impl Drop for ClusterShard {
+    fn drop(&mut self) {
+        self.listening.abort();
+    }
+}
+
+impl From<WriteError> for ShardError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::NotSent(error) => match error.kind {
+                Kind::Invalid | Kind::TooLarge => Self::Refused(error.to_string()),
+                _ => Self::NotSent(error.to_string()),
+            },
+            WriteError::Unknown(error) => Self::Unknown(error.to_string()),
+        }
+    }
+}
+
+impl From<Error> for ShardError {
+    fn from(error: Error) -> Self {
+        match error.kind {
+            Kind::SessionNotFound => Self::SessionNotFound,
+            Kind::Invalid | Kind::TooLarge | Kind::SessionTimeout => {
+                Self::Refused(error.to_string())
+            }
+            _ => Self::Unknown(error.to_string()),
+        }
+    }
+}
+
+fn session_id(session: u64) -> i64 {
+    i64::from_ne_bytes(session.to_ne_bytes())
+}
+
+fn own_id(session: i64) -> u64 {
+    u64::from_ne_bytes(session.to_ne_bytes())
+}
+
+impl ClusterShard {
+    /// The shard of a keyspace, through a client of the keyspace's partition key.
+    pub fn new(client: Arc<Client>, names: &Names) -> Self {
+        let log = names.log();
+        let mut updates = client.sequence_updates(&log);
+        let (told, hints) = watch::channel(0);
+        let listening = tokio::spawn(async move {
+            while let Some(hint) = updates.next().await {
+                told.send_if_modified(|newest| {
+                    let newer = hint.sequence > *newest;
+                    *newest = hint.sequence.max(*newest);
+                    newer
+                });
+            }
+        });
+        let notifications = Mutex::new(client.notifications(None));
+        Self { client, log, hints, notifications, listening }
+    }
+
+    async fn put(&self, batch: WriteBatch) -> Result<bool, ShardError> {
+        let WriteResults { puts, .. } = self.client.write(batch).await?;
+        match puts.as_slice() {
+            [Ok(_)] => Ok(true),
+            [Err(Refusal::Version | Refusal::NotFound)] => Ok(false),
+            [Err(Refusal::SessionNotFound)] => Err(ShardError::SessionNotFound),
+            [Err(Refusal::Invalid)] => Err(ShardError::Refused("invalid argument".into())),
+            _ => Err(ShardError::Unknown("an answer to another request".into())),
+        }
+    }
+}
+
+/// The directory that a folder's name stands for, as the client wants it.
+fn directory(folder: &str) -> &str {
+    folder.strip_suffix('/').unwrap_or(folder)
+}
+
+impl Shard for ClusterShard {
+    async fn append(&self, record: Bytes) -> Result<u64, ShardError> {
+        Ok(self.client.append(&self.log, record).await?.value)
+    }
+
+    async fn read(&self, from: u64, most: usize) -> Result<Vec<Record>, ShardError> {
+        let range = KeyRange::of_sequence(&self.log, from, u64::MAX)?;
+        let mut pages = self.client.range_scan(range)?;
+        let mut records = Vec::new();
+        while records.len() < most {
+            let Some(page) = pages.next().await? else { break };
+            for record in page {
+                let position = sequence_number(&self.log, &record.key).ok_or_else(|| {
+                    ShardError::Refused(format!("{:?} is not a log record", record.key))
+                })?;
+                records.push(Record { position, value: record.value });
+            }
+        }
+        records.truncate(most);
+        Ok(records)
+    }
+
+    async fn proven_tip(&self) -> Result<Tip, ShardError> {
+        let tip = self.client.read_tip_with_proof(&self.log).await?;
+        Ok(Tip { position: tip.sequence, epoch: tip.epoch.0 })
+    }
+
+    fn hints(&self) -> watch::Receiver<u64> {
+        self.hints.clone()
+    }
+
+    async fn create_session(&self, timeout: Duration, identity: String) -> Result<u64, ShardError> {
+        Ok(own_id(self.client.create_session(timeout, &identity).await?.value))
+    }
+
+    async fn keep_alive(&self, session: u64) -> Result<u64, ShardError> {
+        let Epoch(epoch) = self.client.keep_alive(session_id(session)).await?;
+        Ok(epoch)
+    }
+
+    async fn close_session(&self, session: u64) -> Result<(), ShardError> {
+        self.client.close_session(session_id(session)).await?;
+        Ok(())
+    }
+
+    async fn session(&self, session: u64) -> Result<Option<Told>, ShardError> {
+        let told = self.client.get_session(session_id(session)).await?.value;
+        Ok(told.map(|told| Told { timeout: told.timeout, remaining: told.remaining }))
+    }
+
+    async fn create(
+        &self,
+        name: String,
+        value: Bytes,
+        session: Option<u64>,
+    ) -> Result<bool, ShardError> {
+        let mut batch = WriteBatch::new();
+        match session {
+            Some(session) => {
+                batch.put_ephemeral(name, value, Expect::Absent, session_id(session));
+            }
+            None => batch.put(name, value, Expect::Absent),
+        }
+        self.put(batch).await
+    }
+
+    async fn replace(&self, name: String, value: Bytes, session: u64) -> Result<bool, ShardError> {
+        let found = self.client.get(&name, super::client::Comparison::Equal).await?.value;
+        let Some(record) = found else { return Ok(false) };
+        let expected = Expect::Version(record.version.id);
+        let mut batch = WriteBatch::new();
+        batch.put_ephemeral(name, value, expected, session_id(session));
+        self.put(batch).await
+    }
+
+    async fn delete(&self, name: String) -> Result<(), ShardError> {
+        let mut batch = WriteBatch::new();
+        batch.delete(name, Expect::Anything);
+        self.client.write(batch).await?;
+        Ok(())
+    }
+
+    async fn list(&self, folder: &str) -> Result<Vec<Named>, ShardError> {
+        let range = KeyRange::children_of(directory(folder))?;
+        let records = self.client.range_scan(range)?.all(LIST).await?;
+        let named = |record: super::client::Record| Named { name: record.key, value: record.value };
+        Ok(records.into_iter().map(named).collect())
+    }
+
+    async fn notice(&self) -> Result<Notice, ShardError> {
+        let mut notifications = self.notifications.lock().await;
+        loop {
+            let notice = notifications.next().await;
+            match notice {
+                None => return Err(ShardError::NotSent("the client was closed".into())),
+                Some(super::client::Notice::From(_)) => {}
+                Some(super::client::Notice::Gap { .. }) => return Ok(Notice::Gap),
+                Some(super::client::Notice::Changes { events, .. }) => {
+                    let deleted = |(name, event)| (event == Event::Deleted).then_some(name);
+                    let names: Vec<String> = events.into_iter().filter_map(deleted).collect();
+                    if !names.is_empty() {
+                        return Ok(Notice::Deleted(names));
+                    }
+                }
+            }
+        }
+    }
+}
