@@ -301,7 +301,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         let mut ids = Vec::with_capacity(found.value.len());
         for lease in found.value {
             // The order is a courtesy: not worth a request for each where sessions are far away.
-            let remaining = if self.sessions.shared() {
+            let remaining = if self.sessions.shared() && lease.session != 0 {
                 self.times.estimate(lease.session, seconds(lease.ttl))
             } else {
                 self.remaining(&lease).await.unwrap_or_default()
