@@ -1,11 +1,11 @@
 //! [`Shard`] on a real cluster.
 
 use super::client::{
-    Client, Epoch, Error, Event, Expect, KeyRange, Kind, Notifications, WriteBatch,
+    Client, Comparison, Epoch, Error, Event, Expect, KeyRange, Kind, Notifications, WriteBatch,
 };
 use super::client::{Refusal, WriteError, WriteResults, sequence_number};
 use super::names::Names;
-use super::shard::{Named, Notice, Record, Shard, ShardError, Tip, Told};
+use super::shard::{Expected, Named, Notice, Record, Shard, ShardError, Tip, Told, Versioned};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,7 +81,7 @@ impl ClusterShard {
         Self { client, log, hints, notifications, listening }
     }
 
-    async fn put(&self, batch: WriteBatch) -> Result<bool, ShardError> {
+    async fn write(&self, batch: WriteBatch) -> Result<bool, ShardError> {
         let WriteResults { puts, .. } = self.client.write(batch).await?;
         match puts.as_slice() {
             [Ok(_)] => Ok(true),
@@ -161,16 +161,16 @@ impl Shard for ClusterShard {
             }
             None => batch.put(name, value, Expect::Absent),
         }
-        self.put(batch).await
+        self.write(batch).await
     }
 
     async fn replace(&self, name: String, value: Bytes, session: u64) -> Result<bool, ShardError> {
-        let found = self.client.get(&name, super::client::Comparison::Equal).await?.value;
+        let found = self.client.get(&name, Comparison::Equal).await?.value;
         let Some(record) = found else { return Ok(false) };
         let expected = Expect::Version(record.version.id);
         let mut batch = WriteBatch::new();
         batch.put_ephemeral(name, value, expected, session_id(session));
-        self.put(batch).await
+        self.write(batch).await
     }
 
     async fn delete(&self, name: String) -> Result<(), ShardError> {
@@ -185,6 +185,49 @@ impl Shard for ClusterShard {
         let records = self.client.range_scan(range)?.all(LIST).await?;
         let named = |record: super::client::Record| Named { name: record.key, value: record.value };
         Ok(records.into_iter().map(named).collect())
+    }
+
+    async fn get(&self, name: &str) -> Result<Option<Versioned>, ShardError> {
+        let found = self.client.get(name, Comparison::Equal).await?.value;
+        Ok(found.map(|record| Versioned { value: record.value, version: record.version.id }))
+    }
+
+    async fn put(
+        &self,
+        name: String,
+        value: Bytes,
+        expected: Expected,
+    ) -> Result<bool, ShardError> {
+        let expected = match expected {
+            Expected::Anything => Expect::Anything,
+            Expected::Absent => Expect::Absent,
+            Expected::Version(version) => Expect::Version(version),
+        };
+        let mut batch = WriteBatch::new();
+        batch.put(name, value, expected);
+        self.write(batch).await
+    }
+
+    async fn names(&self, folder: &str) -> Result<Vec<String>, ShardError> {
+        let range = KeyRange::children_of(directory(folder))?;
+        Ok(self.client.list(range)?.all(LIST).await?)
+    }
+
+    async fn delete_folder(&self, folder: &str) -> Result<(), ShardError> {
+        let mut batch = WriteBatch::new();
+        batch.delete_range(KeyRange::children_of(directory(folder))?);
+        self.client.write(batch).await?;
+        Ok(())
+    }
+
+    async fn trim(&self, through: u64) -> Result<(), ShardError> {
+        if through == 0 {
+            return Ok(());
+        }
+        let mut batch = WriteBatch::new();
+        batch.delete_range(KeyRange::of_sequence(&self.log, 0, through.saturating_add(1))?);
+        self.client.write(batch).await?;
+        Ok(())
     }
 
     async fn notice(&self) -> Result<Notice, ShardError> {

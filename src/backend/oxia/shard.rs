@@ -43,6 +43,26 @@ pub struct Named {
     pub value: Bytes,
 }
 
+/// A record beside the log, and which state of it this is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Versioned {
+    /// What it holds.
+    pub value: Bytes,
+    /// Differs from that of every other state of a record of this name.
+    pub version: i64,
+}
+
+/// What a put demands of the record that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// Nothing.
+    Anything,
+    /// There is none.
+    Absent,
+    /// It has this version.
+    Version(i64),
+}
+
 /// How far the log reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tip {
@@ -134,6 +154,29 @@ pub trait Shard: Send + Sync + 'static {
 
     /// Records whose names begin with `folder`, which ends in a slash.
     fn list(&self, folder: &str) -> impl Future<Output = Result<Vec<Named>, ShardError>> + Send;
+
+    /// One record beside the log. As any read it may be answered by a leader that has been deposed.
+    fn get(&self, name: &str)
+    -> impl Future<Output = Result<Option<Versioned>, ShardError>> + Send;
+
+    /// Sets a record that stays until it is deleted. Returns whether what was there was as expected;
+    /// if not, nothing was changed.
+    fn put(
+        &self,
+        name: String,
+        value: Bytes,
+        expected: Expected,
+    ) -> impl Future<Output = Result<bool, ShardError>> + Send;
+
+    /// Names that begin with `folder`, which ends in a slash.
+    fn names(&self, folder: &str) -> impl Future<Output = Result<Vec<String>, ShardError>> + Send;
+
+    /// Deletes all records whose names begin with `folder`, which ends in a slash.
+    fn delete_folder(&self, folder: &str) -> impl Future<Output = Result<(), ShardError>> + Send;
+
+    /// Deletes the log's records up to and including position `through`. The newest one must never
+    /// be among them: the server numbers from the newest that exists.
+    fn trim(&self, through: u64) -> impl Future<Output = Result<(), ShardError>> + Send;
 
     /// The next word of deletions, since the shard was opened. For one caller at a time.
     fn notice(&self) -> impl Future<Output = Result<Notice, ShardError>> + Send;
