@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 /// The file that is locked. It stays behind, unlocked, when the process ends in whatever way.
 const LOCK_FILE: &str = "LOCK";
+/// The file with a gateway's id, in hexadecimal.
+const MEMBER_FILE: &str = "member-id";
 /// The folder by which a directory of etcd's is known.
 const ETCD_FOLDER: &str = "member";
 
@@ -64,6 +66,27 @@ impl DataDir {
         Ok(DataDir { path: path.to_owned(), _lock: lock })
     }
 
+    /// The id that a gateway with this directory goes by: the same after a restart, as long as the
+    /// directory is there. Nothing but names in lists and alarms depends on it.
+    ///
+    /// # Errors
+    /// The file can be neither read nor written.
+    pub fn member_id(&self) -> Result<u64, DataDirError> {
+        let path = self.path.join(MEMBER_FILE);
+        let access = |source| DataDirError::Access { path: path.display().to_string(), source };
+        let known = match std::fs::read_to_string(&path) {
+            Ok(text) => u64::from_str_radix(text.trim(), 16).ok().filter(|id| *id != 0),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(access(error)),
+        };
+        if let Some(id) = known {
+            return Ok(id);
+        }
+        let id = rand::random_range(1..=u64::MAX);
+        std::fs::write(&path, format!("{id:x}\n")).map_err(access)?;
+        Ok(id)
+    }
+
     /// The directory.
     pub fn path(&self) -> &Path {
         &self.path
@@ -97,6 +120,17 @@ mod tests {
         assert!(error.contains(&want) && error.contains("a/b"), "{error}");
         drop(held);
         DataDir::open(&path).expect("free again");
+    }
+
+    #[test]
+    fn a_member_keeps_its_id() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let held = DataDir::open(dir.path()).expect("fresh directory");
+        let id = held.member_id().expect("written");
+        assert_ne!(id, 0);
+        assert_eq!(held.member_id().expect("read"), id);
+        std::fs::write(dir.path().join(MEMBER_FILE), "nonsense").expect("written");
+        assert_ne!(held.member_id().expect("written anew"), 0);
     }
 
     #[test]

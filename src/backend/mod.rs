@@ -11,6 +11,7 @@ pub mod oxia;
 use crate::keyspace::command::{Command, Outcome};
 use std::future::Future;
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// Why a command has no outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -99,6 +100,23 @@ pub enum SessionError {
     TimedOut,
 }
 
+/// Who looks after leases whose sessions may have ended unnoticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Duty {
+    /// Not known yet.
+    Unknown,
+    /// Another process.
+    Other {
+        /// Whether it has looked after what happened before it came.
+        settled: bool,
+    },
+    /// This process.
+    Mine {
+        /// Whether there was a time before it in which no process served.
+        spare: bool,
+    },
+}
+
 /// User-managed sessions: anyone who knows an id may renew, inspect or close the session. Nothing
 /// renews a session by itself.
 pub trait Sessions: Send + Sync + 'static {
@@ -154,4 +172,29 @@ pub trait Sessions: Send + Sync + 'static {
     /// Only that the backend has stopped.
     fn expired(&self, most: usize)
     -> impl Future<Output = Result<Vec<Ended>, SessionError>> + Send;
+
+    /// Who looks after leases; `None` where no session can end unnoticed. Then nothing below is
+    /// called.
+    fn duty(&self) -> Option<watch::Receiver<Duty>>;
+
+    /// Waits until ends of sessions may have gone unnoticed.
+    fn gap(&self) -> impl Future<Output = ()> + Send;
+
+    /// Markers of all sessions that exist.
+    ///
+    /// # Errors
+    /// The backend did not answer, in time or ever.
+    fn markers(&self) -> impl Future<Output = Result<Vec<String>, SessionError>> + Send;
+
+    /// Ends a session that no lease has, by its marker.
+    ///
+    /// # Errors
+    /// The backend did not answer, in time or ever.
+    fn discard(&self, marker: String) -> impl Future<Output = Result<(), SessionError>> + Send;
+
+    /// Whether this process has looked after what happened before it came, from now on.
+    fn settle(&self, settled: bool);
+
+    /// Whether it has.
+    fn is_settled(&self) -> bool;
 }

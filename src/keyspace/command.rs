@@ -7,8 +7,8 @@ use super::error::Refusal;
 use leaseway_proto::etcdserverpb as pb;
 pub use leaseway_proto::log::command::Op;
 pub use leaseway_proto::log::{
-    AlarmChange, Authority, Command, LeaseCheckpoint, LeaseExpire, LeaseGrant, LeaseRenewed,
-    LeaseRevoke, lease_checkpoint::Remaining,
+    AlarmChange, Authority, Command, LeaseCheckpoint, LeaseExpire, LeaseGrant, LeaseRebind,
+    LeaseRenewed, LeaseRevoke, lease_checkpoint::Remaining,
 };
 
 /// What a command answered, with headers holding at most a revision.

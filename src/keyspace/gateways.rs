@@ -31,6 +31,8 @@ pub struct Gateway {
     pub last_number: u64,
     /// Highest feature level that it can follow.
     pub max_feature_level: u32,
+    /// How many had registered before it.
+    pub order: u64,
 }
 
 /// Who a keyspace is.
@@ -49,6 +51,8 @@ pub struct Gateways {
     pub founded: Option<Founded>,
     /// The rules that commands are applied by; 0 until one was set, which are those of level 1.
     pub feature_level: u32,
+    /// How many have registered so far.
+    pub registered: u64,
     /// Known gateways.
     pub known: BTreeMap<GatewayId, Gateway>,
 }
@@ -83,8 +87,11 @@ impl Gateways {
             Some(Control::Register(register)) => {
                 let last_number = entry.last_number;
                 let max_feature_level = register.max_feature_level;
+                let order = self.registered;
+                self.registered += 1;
                 // A second one can only be the same append seen twice: it changes nothing.
-                self.known.entry(gateway).or_insert(Gateway { last_number, max_feature_level });
+                let new = Gateway { last_number, max_feature_level, order };
+                self.known.entry(gateway).or_insert(new);
                 Ok(Admission::Done)
             }
             Some(Control::Retire(retire)) => {

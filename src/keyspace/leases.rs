@@ -29,6 +29,8 @@ pub struct Lease {
     pub renewals: u64,
     /// Remaining seconds as last noted; 0 when never noted.
     pub remaining: i64,
+    /// Was given a new session because nobody could have renewed it, and has not been renewed since.
+    pub spared: bool,
     /// Name of the session's marker record; empty without one.
     pub marker: String,
 }
@@ -100,9 +102,11 @@ impl LeaseTable {
         Positioned { value, position: inner.position }
     }
 
-    /// Whether a remaining time has been noted for a lease and not been renewed away.
-    pub fn has_noted_remaining(&self, id: i64) -> bool {
-        self.inner.read().leases.get(&id).is_some_and(|held| held.lease.remaining != 0)
+    /// Whether a renewal has to be logged because of what is noted about the lease: a remaining time,
+    /// or that it was spared.
+    pub fn has_notes(&self, id: i64) -> bool {
+        let inner = self.inner.read();
+        inner.leases.get(&id).is_some_and(|held| held.lease.remaining != 0 || held.lease.spared)
     }
 
     /// All leases, by id.

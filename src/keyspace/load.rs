@@ -34,6 +34,7 @@ pub fn load(
             session: row.session,
             renewals: row.renewals,
             remaining: row.remaining,
+            spared: row.spared,
             marker: row.marker,
         };
         shared.leases.grant(lease, 0);

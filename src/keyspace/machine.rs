@@ -5,20 +5,22 @@
 //! see them before the commit is published, because they read at published revisions
 //! ([`super::index`]) or wait for a position ([`super::leases::Positioned`]).
 
+mod lease_commands;
+
 use super::alarms::Alarms;
 use super::auth::{AuthState, change};
 use super::command::{AlarmChange, Outcome, Reply};
-use super::command::{Command, LeaseCheckpoint, LeaseExpire, LeaseGrant, LeaseRenewed, Op};
+use super::command::{Command, Op};
 use super::error::{ReadError, Refusal};
 use super::event::{RowId, Visible};
 use super::index::{Index, Latest};
-use super::leases::{Lease, LeaseTable};
+use super::leases::LeaseTable;
 use super::query;
 use super::range::KeyRange;
 use super::staging::{Rows, Staging};
 use super::txn::{self, Compared, State};
 use super::view::Published;
-use crate::storage::tables::{alarms, leases, meta};
+use crate::storage::tables::{alarms, meta};
 use crate::storage::{Batch, StorageError};
 use bytes::Bytes;
 use leaseway_proto::etcdserverpb as pb;
@@ -138,7 +140,9 @@ impl Machine {
     fn refuse_by_alarm(&self, command: &Command) -> Option<Refusal> {
         let refusal = self.shared.alarms.refusal_of_writes()?;
         let refused = match (&command.op, refusal) {
-            (Some(Op::Alarm(_) | Op::LeaseRenewed(_) | Op::LeaseCheckpoint(_)) | None, _) => false,
+            (None, _) => false,
+            (Some(Op::Alarm(_) | Op::LeaseRenewed(_)), _) => false,
+            (Some(Op::LeaseCheckpoint(_) | Op::LeaseRebind(_)), _) => false,
             (_, Refusal::Corrupt) | (Some(Op::Put(_) | Op::LeaseGrant(_)), _) => true,
             (Some(Op::Txn(request)), _) => txn::may_put(request),
             _ => false,
@@ -161,7 +165,10 @@ impl Machine {
                 auth.write_lease(authority, leases, request.id)
             }
             // No client can ask for these.
-            Op::LeaseExpire(_) | Op::LeaseRenewed(_) | Op::LeaseCheckpoint(_) => Ok(()),
+            Op::LeaseExpire(_)
+            | Op::LeaseRenewed(_)
+            | Op::LeaseCheckpoint(_)
+            | Op::LeaseRebind(_) => Ok(()),
             Op::Compact(_) | Op::Alarm(_) => auth.admin(authority),
             op if change::concerns(op) => auth.admin(authority),
             _ => Err(Refusal::PermissionDenied),
@@ -193,6 +200,7 @@ impl Machine {
             }
             Op::LeaseExpire(expire) => Ok(Reply::Lease(self.expire(staging, expire))),
             Op::LeaseRenewed(renewed) => Ok(Reply::Lease(self.renewed(staging, renewed))),
+            Op::LeaseRebind(rebind) => Ok(Reply::Lease(self.rebind(staging, rebind))),
             Op::LeaseCheckpoint(checkpoint) => {
                 self.checkpoint(staging, checkpoint);
                 Ok(Reply::Lease(true))
@@ -247,79 +255,6 @@ impl Machine {
         Ok(())
     }
 
-    fn grant(&mut self, staging: &mut Staging, grant: &LeaseGrant) -> Result<Reply, Refusal> {
-        if grant.id == 0 {
-            return Err(Refusal::LeaseNotFound);
-        }
-        if self.shared.leases.lives(grant.id) {
-            return Err(Refusal::LeaseExists);
-        }
-        let lease = Lease {
-            id: grant.id,
-            ttl: grant.ttl,
-            session: grant.session,
-            renewals: 0,
-            remaining: 0,
-            marker: grant.marker.clone(),
-        };
-        leases::put(&mut staging.batch, &lease_row(&lease));
-        note_time(staging, &lease);
-        self.shared.leases.grant(lease, staging.position);
-        Ok(Reply::Lease(true))
-    }
-
-    /// Ends a lease and deletes its keys, in key order, as one revision.
-    fn end_lease(&mut self, staging: &mut Staging, id: i64) {
-        let Some((lease, keys)) = self.shared.leases.end(id, staging.position) else { return };
-        note_time(staging, &lease);
-        leases::delete(&mut staging.batch, id);
-        let mut applying = Applying { machine: self, staging };
-        for key in keys {
-            applying.bury(&key);
-        }
-    }
-
-    fn expire(&mut self, staging: &mut Staging, expire: &LeaseExpire) -> bool {
-        let current = self.shared.leases.get(expire.id).value.is_some_and(|lease| {
-            lease.session == expire.session && lease.renewals == expire.renewals
-        });
-        if current {
-            self.end_lease(staging, expire.id);
-        }
-        current
-    }
-
-    fn renewed(&mut self, staging: &mut Staging, renewed: &LeaseRenewed) -> bool {
-        let changed = self.shared.leases.change(renewed.id, staging.position, |lease| {
-            let same = lease.session == renewed.session;
-            if same {
-                lease.renewals += 1;
-                lease.remaining = 0;
-            }
-            same
-        });
-        if let Some(lease) = &changed {
-            leases::put(&mut staging.batch, &lease_row(lease));
-            note_time(staging, lease);
-        }
-        changed.is_some()
-    }
-
-    fn checkpoint(&mut self, staging: &mut Staging, checkpoint: &LeaseCheckpoint) {
-        for noted in &checkpoint.remaining {
-            let changed = self.shared.leases.change(noted.id, staging.position, |lease| {
-                let same = lease.session == noted.session && lease.renewals == noted.renewals;
-                if same {
-                    lease.remaining = noted.seconds;
-                }
-                same
-            });
-            if let Some(lease) = &changed {
-                leases::put(&mut staging.batch, &lease_row(lease));
-            }
-        }
-    }
-
     fn alarm(&mut self, staging: &mut Staging, change: &AlarmChange) -> Vec<pb::AlarmMember> {
         let (member, alarm) = (change.member, change.alarm);
         let told = vec![pb::AlarmMember { member_id: member, alarm }];
@@ -334,23 +269,6 @@ impl Machine {
             return told;
         }
         Vec::new()
-    }
-}
-
-fn note_time(staging: &mut Staging, lease: &Lease) {
-    if lease.session == 0 {
-        staging.timed.push(lease.id);
-    }
-}
-
-fn lease_row(lease: &Lease) -> leases::Row {
-    leases::Row {
-        id: lease.id,
-        ttl: lease.ttl,
-        session: lease.session,
-        renewals: lease.renewals,
-        remaining: lease.remaining,
-        marker: lease.marker.clone(),
     }
 }
 

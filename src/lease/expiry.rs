@@ -1,7 +1,7 @@
 //! Ended sessions become logged expiries.
 
 use super::{LeaseError, Leases};
-use crate::backend::{Ended, Log, SessionError, SessionId, Sessions};
+use crate::backend::{Ended, Log, SessionId, Sessions};
 use crate::keyspace::command::{LeaseExpire, Op};
 use crate::keyspace::error::Refusal;
 use std::sync::Arc;
@@ -63,6 +63,11 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             let lease = self.reader.leases().of_session(ended.id).value;
             lease.filter(|lease| lease.marker == ended.marker)
         };
+        if lives().is_none() {
+            return;
+        }
+        // If this process was away, nobody may have been there to renew it.
+        self.settled().await;
         let Some(lease) = lives() else { return };
         // Others may have seen it too; one of us goes first.
         tokio::time::sleep(self.sessions.turn(lease.id)).await;
@@ -118,18 +123,5 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         let expire = LeaseExpire { id, session: 0, renewals: lease.renewals };
         let outcome = self.propose(Op::LeaseExpire(expire)).await?;
         Ok(outcome.reply? == crate::keyspace::command::Reply::Lease(true))
-    }
-
-    /// The session of a lease is known to have ended although nobody was told.
-    ///
-    /// # Errors
-    /// The backend stopped, or did not answer in time.
-    pub async fn missing(&self, id: i64, session: SessionId) -> Result<(), LeaseError> {
-        match self.sessions.info(session).await {
-            Err(SessionError::NotFound) | Ok(None) => {}
-            Ok(Some(_)) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        }
-        self.expire_lease(id, session).await.map(|_| ())
     }
 }

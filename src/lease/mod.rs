@@ -15,6 +15,7 @@
 
 mod expiry;
 mod remaining;
+mod sweep;
 pub mod times;
 
 use crate::backend::{Log, ProposeError, SessionError, SessionId, Sessions};
@@ -66,6 +67,14 @@ impl From<SessionError> for LeaseError {
             SessionError::TimedOut => Self::TimedOut,
         }
     }
+}
+
+/// What came of a renewal.
+enum Renewal {
+    /// The TTL in seconds, 0 when the lease does not live.
+    Done(i64),
+    /// The lease's session has ended.
+    Ended(SessionId),
 }
 
 /// A granted lease.
@@ -203,6 +212,30 @@ impl<L: Log, S: Sessions> Leases<L, S> {
     /// # Errors
     /// The backend stopped, or did not answer in time.
     pub async fn keep_alive(&self, id: i64) -> Result<i64, LeaseError> {
+        match self.try_keep_alive(id).await? {
+            Renewal::Done(ttl) => Ok(ttl),
+            Renewal::Ended(session) => {
+                // Perhaps when no gateway was there; then it is given a new session.
+                self.settled().await;
+                match self.reader.leases().session(id).value {
+                    Some((now, _)) if now != session => match self.try_keep_alive(id).await? {
+                        Renewal::Done(ttl) => Ok(ttl),
+                        Renewal::Ended(session) => self.ended(id, session).await,
+                    },
+                    _ => self.ended(id, session).await,
+                }
+            }
+        }
+    }
+
+    /// A lease's session has ended, but perhaps that is not yet applied: the client must not see its
+    /// keys any more once it has been told.
+    async fn ended(&self, id: i64, session: SessionId) -> Result<i64, LeaseError> {
+        self.expire_lease(id, session).await?;
+        Ok(0)
+    }
+
+    async fn try_keep_alive(&self, id: i64) -> Result<Renewal, LeaseError> {
         let leases = self.reader.leases();
         let mut found = leases.session(id);
         if found.value.is_none() {
@@ -210,37 +243,32 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             self.log.barrier().await?;
             found = leases.session(id);
         }
-        let Some((session, ttl)) = found.value else { return Ok(0) };
+        let Some((session, ttl)) = found.value else { return Ok(Renewal::Done(0)) };
         self.reader.view().durable(found.position).await;
         if session == 0 {
-            return self.log_renewal(id, session, ttl).await;
+            return self.log_renewal(id, session, ttl).await.map(Renewal::Done);
         }
         let sent = Instant::now();
         match self.sessions.keep_alive(session).await {
             Ok(()) => {}
-            Err(SessionError::NotFound) => {
-                // Ended, but perhaps not yet applied: the client must not see its keys any more
-                // once it has been told.
-                self.expire_lease(id, session).await?;
-                return Ok(0);
-            }
+            Err(SessionError::NotFound) => return Ok(Renewal::Ended(session)),
             Err(error) => return Err(error.into()),
         }
-        let mut logged = leases.has_noted_remaining(id) || self.noting.load(Ordering::SeqCst);
+        let mut logged = leases.has_notes(id) || self.noting.load(Ordering::SeqCst);
         if self.sessions.shared() {
             if leases.session(id).value.map(|(session, _)| session) != Some(session) {
-                return Ok(0);
+                return Ok(Renewal::Done(0));
             }
             logged |= !self.times.renewed_in_time(session, seconds(ttl));
         }
         // A noted remaining time must not outlive the renewal, or a restart would shorten it.
         if logged && self.log_renewal(id, session, ttl).await? == 0 {
-            return Ok(0);
+            return Ok(Renewal::Done(0));
         }
         if self.sessions.shared() {
             self.times.acknowledge(session, sent);
         }
-        Ok(ttl)
+        Ok(Renewal::Done(ttl))
     }
 
     async fn log_renewal(&self, id: i64, session: SessionId, ttl: i64) -> Result<i64, LeaseError> {

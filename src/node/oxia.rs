@@ -1,9 +1,11 @@
 //! A gateway on an Oxia cluster. Whatever it keeps in its data directory is a cache.
 
 use super::{Base, Publisher, StopLog, assemble, longest_session};
+use crate::backend::Duty;
 use crate::backend::oxia::client::{Client, Config as ClientConfig};
 use crate::backend::oxia::cluster::ClusterShard;
 use crate::backend::oxia::log::{self, OxiaLog};
+use crate::backend::oxia::members;
 use crate::backend::oxia::names::Names;
 use crate::backend::oxia::sessions::{self, OxiaSessions};
 use crate::backend::oxia::shard::Shard;
@@ -60,7 +62,7 @@ pub(super) async fn open(
     let engine = cache(config, &path)
         .map_err(|error| format!("cannot make the cache {}: {error}", path.display()))?;
     let member = Member {
-        member_id: rand::random_range(1..=u64::MAX),
+        member_id: dir.member_id().map_err(|error| error.to_string())?,
         name: config.name.clone(),
         client_urls: config.advertise_client.iter().map(ToString::to_string).collect(),
         peer_urls: config.advertise_peer.iter().map(ToString::to_string).collect(),
@@ -101,6 +103,8 @@ async fn start<S: Shard>(
     let times = Arc::new(Times::new());
     let member_id = member.member_id;
     let (timed, told) = (times.clone(), failed.clone());
+    let (settled, is_settled) = watch::channel(false);
+    let (told_duty, duty) = watch::channel(Duty::Unknown);
     let (log, apply) = OxiaLog::start(log::Parts {
         shard: shard.clone(),
         names: names.clone(),
@@ -111,6 +115,7 @@ async fn start<S: Shard>(
         publish: Box::new(Publisher { hub: hub.clone(), metrics: metrics.clone() }),
         on_timed: Box::new(move |leases| timed.note(leases, &shared.leases)),
         member,
+        settled: is_settled,
         on_stop: Box::new(move |reason| {
             tracing::error!(reason, "the log can't be followed any more");
             told.send_replace(Some(reason));
@@ -134,6 +139,8 @@ async fn start<S: Shard>(
         view,
         gateways: log.gateways(),
         membership: log.membership(),
+        duty,
+        settled,
         maximum: longest_session(config),
         longest: LONGEST_SESSION,
     }));
@@ -145,10 +152,19 @@ async fn start<S: Shard>(
     let stopping = log.clone();
     let stop_log: StopLog = Box::new(move || Box::pin(async move { stopping.stop().await }));
     let base = Base { failed, failure, stop_log, apply, hub, engine: engine.clone(), metrics };
+    let looking = members::run(members::Parts {
+        shard: shard.clone(),
+        names: names.clone(),
+        log: log.clone(),
+        duty: told_duty,
+    });
+    let sweeping = leases.clone().run_sweeps();
     let members = Members::Listed(list(shard, names));
     let (mut node, app) =
         assemble(config, base, log, reader, leases, identity, shrinking(engine), members);
     node.tasks.push(tokio::spawn(unkept));
+    node.tasks.push(tokio::spawn(looking));
+    node.tasks.push(tokio::spawn(sweeping));
     Ok((node, app))
 }
 

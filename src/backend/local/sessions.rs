@@ -7,12 +7,12 @@
 //! renewed anything. Such a gap is noticed by its own heartbeat being late, and sessions that ran
 //! out within it start again in full, once, unless they are renewed in between.
 
-use crate::backend::{Created, Ended, SessionError, SessionId, SessionInfo, Sessions};
+use crate::backend::{Created, Duty, Ended, SessionError, SessionId, SessionInfo, Sessions};
 use parking_lot::Mutex;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 /// How often the passing of time is looked at.
@@ -147,6 +147,28 @@ impl Sessions for LocalSessions {
 
     fn turn(&self, _: i64) -> Duration {
         Duration::ZERO
+    }
+
+    fn duty(&self) -> Option<watch::Receiver<Duty>> {
+        None
+    }
+
+    async fn gap(&self) {
+        std::future::pending().await
+    }
+
+    async fn markers(&self) -> Result<Vec<String>, SessionError> {
+        Ok(Vec::new())
+    }
+
+    async fn discard(&self, _: String) -> Result<(), SessionError> {
+        Ok(())
+    }
+
+    fn settle(&self, _: bool) {}
+
+    fn is_settled(&self) -> bool {
+        true
     }
 
     async fn create(&self, timeout: Duration) -> Result<Created, SessionError> {

@@ -28,6 +28,9 @@ const GROUP_COMMANDS: usize = 4096;
 /// Groups after which pages that nobody needs any more are given back for reuse.
 const RECLAIM: u32 = 64;
 
+/// Told which leases without a session were granted, renewed or ended.
+pub type OnTimed = Box<dyn Fn(&[i64]) + Send>;
+
 /// The next entry of the log.
 #[derive(Clone, Debug)]
 pub struct Ordered {
@@ -66,8 +69,8 @@ pub struct Parts {
     pub view: Arc<View>,
     /// Who is told of events.
     pub publish: Box<dyn Publish>,
-    /// Who keeps the time of leases without a session: told which were granted, renewed or ended.
-    pub on_timed: Box<dyn Fn(&[i64]) + Send>,
+    /// Who keeps the time of leases without a session.
+    pub on_timed: OnTimed,
     /// Who waits for what.
     pub in_flight: Arc<InFlight>,
     /// Called once when applying has stopped by itself.

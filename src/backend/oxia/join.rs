@@ -21,7 +21,8 @@ use tokio::time::Instant;
 
 /// How long a gateway counts as living without a heartbeat.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
-const HEARTBEAT: Duration = Duration::from_secs(2);
+/// How often it beats: its session is renewed, and its record.
+pub const BEAT: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// This process as a gateway.
@@ -36,6 +37,7 @@ pub struct Membership {
     /// The session that its record goes with.
     pub session: u64,
     alive: watch::Receiver<bool>,
+    beaten: watch::Receiver<Instant>,
     stop: Arc<watch::Sender<bool>>,
 }
 
@@ -54,6 +56,12 @@ impl Membership {
         }
     }
 
+    /// Whether the heart has just been beating. If not, this process stood still, or was cut off, and
+    /// others may have given it up.
+    pub fn is_fresh(&self) -> bool {
+        self.lives() && self.beaten.borrow().elapsed() < 3 * BEAT
+    }
+
     /// Stops the heartbeats.
     pub fn leave(&self) {
         self.stop.send_replace(true);
@@ -68,6 +76,10 @@ pub struct Joiner<S> {
     pub names: Names,
     /// What is told of this process; ids are filled in.
     pub member: Member,
+    /// What has been applied.
+    pub view: Arc<View>,
+    /// Whether leases whose sessions ended before this process came have been looked after.
+    pub settled: watch::Receiver<bool>,
     /// Called with each new id, before anything is written under it.
     pub on_id: Box<dyn Fn(GatewayId, u64) + Send + Sync>,
 }
@@ -82,13 +94,9 @@ impl<S: Shard> Joiner<S> {
     ///
     /// # Errors
     /// Everything is stopping.
-    pub async fn join(
-        &self,
-        landed: &mpsc::Sender<Ordered>,
-        view: &View,
-    ) -> Result<Membership, Stopping> {
+    pub async fn join(&self, landed: &mpsc::Sender<Ordered>) -> Result<Membership, Stopping> {
         loop {
-            match self.try_join(landed, view).await? {
+            match self.try_join(landed).await? {
                 Ok(membership) => return Ok(membership),
                 Err(error) => {
                     tracing::info!(%error, "cannot join yet");
@@ -101,7 +109,6 @@ impl<S: Shard> Joiner<S> {
     async fn try_join(
         &self,
         landed: &mpsc::Sender<Ordered>,
-        view: &View,
     ) -> Result<Result<Membership, ShardError>, Stopping> {
         let id: GatewayId = rand::random();
         let nonce = rand::random();
@@ -114,10 +121,10 @@ impl<S: Shard> Joiner<S> {
         match self.register(id, nonce, session).await {
             Ok((position, entry)) => {
                 landed.send(Ordered { position, entry }).await.map_err(|_| Stopping)?;
-                let (alive, stop) = self.beat(session, begun);
+                let membership = self.beat(id, nonce, session, begun);
                 // Before this has been applied nothing may be proposed under the id.
-                view.durable(position).await;
-                Ok(Ok(Membership { id, nonce, registered_as: 1, session, alive, stop }))
+                self.view.durable(position).await;
+                Ok(Ok(membership))
             }
             Err(error) => {
                 // If this fails too, the session runs out by itself.
@@ -146,30 +153,40 @@ impl<S: Shard> Joiner<S> {
         Ok((position, Arc::new(entry)))
     }
 
-    /// Keeps the session alive until it is lost or `stop` is told.
-    fn beat(
-        &self,
-        session: u64,
-        begun: Instant,
-    ) -> (watch::Receiver<bool>, Arc<watch::Sender<bool>>) {
+    /// Keeps the session alive, and the record up to date, until it is lost or told to stop.
+    fn beat(&self, id: GatewayId, nonce: u64, session: u64, begun: Instant) -> Membership {
         let (tell, alive) = watch::channel(true);
+        let (beating, beaten) = watch::channel(begun);
         let (stop, mut stopped) = watch::channel(false);
-        let shard = self.shard.clone();
+        let (shard, view, settled) = (self.shard.clone(), self.view.clone(), self.settled.clone());
+        let name = self.names.gateway(id);
+        let gateway = Bytes::copy_from_slice(&id);
+        let mut member = Member { gateway, ..self.member.clone() };
         tokio::spawn(async move {
-            let mut next = begun + HEARTBEAT;
+            let mut next = begun + BEAT;
             loop {
                 tokio::select! {
                     () = tokio::time::sleep_until(next) => {}
                     // The sender's end is the membership's end.
                     _ = stopped.wait_for(|stop| *stop) => break,
                 }
-                next = Instant::now() + HEARTBEAT;
-                if shard.keep_alive(session).await == Err(ShardError::SessionNotFound) {
-                    break;
-                }
+                let now = Instant::now();
+                next = now + BEAT;
+                match shard.keep_alive(session).await {
+                    Ok(_) => beating.send_replace(now),
+                    Err(ShardError::SessionNotFound) => break,
+                    Err(_) => continue,
+                };
+                member.beats += 1;
+                member.applied = view.now().position;
+                member.settled = *settled.borrow();
+                let record = member.encode_to_vec().into();
+                // A record that is gone, or was not written, is seen by the next beat.
+                let _ = shard.replace(name.clone(), record, session).await;
             }
             tell.send_replace(false);
         });
-        (alive, Arc::new(stop))
+        let stop = Arc::new(stop);
+        Membership { id, nonce, registered_as: 1, session, alive, beaten, stop }
     }
 }

@@ -1,6 +1,6 @@
 //! The replicated log as a gateway uses it.
 
-use super::apply::{self, Applying};
+use super::apply::{self, Applying, OnTimed};
 use super::barrier::Barriers;
 use super::in_flight::InFlight;
 use super::join::{Joiner, Membership};
@@ -16,8 +16,9 @@ use crate::keyspace::machine::Machine;
 use crate::keyspace::view::View;
 use crate::storage::Engine;
 use bytes::Bytes;
-use leaseway_proto::log::{Entry, Found, Member, entry::Control};
+use leaseway_proto::log::{Entry, Found, Member, Retire, entry::Control};
 use prost::Message;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -29,11 +30,16 @@ use tokio::task::JoinSet;
 const QUEUE: usize = 8192;
 /// How long a caller waits at most, as in etcd with its usual settings: 5 s and two election timeouts.
 const PATIENCE: Duration = Duration::from_secs(7);
+/// How long leaving may take.
+const FAREWELL: Duration = Duration::from_secs(1);
 /// Pause after a failed attempt while starting.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// Called once when the log can't be followed any more, with the reason.
 pub type OnStop = Box<dyn FnOnce(String) + Send>;
+
+/// Takes leave of the other gateways.
+type Leave = Box<dyn Fn(Membership) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 /// What the log works with.
 pub struct Parts<S> {
@@ -51,10 +57,12 @@ pub struct Parts<S> {
     pub view: Arc<View>,
     /// Who is told of events.
     pub publish: Box<dyn Publish>,
-    /// Who keeps the time of leases without a session: told which were granted, renewed or ended.
-    pub on_timed: Box<dyn Fn(&[i64]) + Send>,
+    /// Who keeps the time of leases without a session.
+    pub on_timed: OnTimed,
     /// What other gateways are told of this one.
     pub member: Member,
+    /// Whether this process has looked after leases whose sessions ended before it came.
+    pub settled: watch::Receiver<bool>,
     /// Who is told when it stops by itself.
     pub on_stop: OnStop,
 }
@@ -68,6 +76,7 @@ pub struct OxiaLog {
     membership: watch::Receiver<Option<Membership>>,
     finished: watch::Receiver<i64>,
     pending: AtomicU64,
+    leave: Leave,
     tasks: parking_lot::Mutex<JoinSet<()>>,
 }
 
@@ -105,6 +114,8 @@ impl OxiaLog {
             shard: shard.clone(),
             names,
             member,
+            view: view.clone(),
+            settled: parts.settled,
             on_id: Box::new(move |id, nonce| ids.own(id, nonce)),
         };
         let mut tasks = JoinSet::new();
@@ -129,7 +140,8 @@ impl OxiaLog {
         });
         let log = Self {
             queue,
-            barriers: Barriers::start(shard),
+            barriers: Barriers::start(shard.clone()),
+            leave: Box::new(move |me| Box::pin(leave(shard.clone(), me))),
             view,
             gateways,
             membership: joined,
@@ -174,10 +186,16 @@ impl OxiaLog {
         let _ = self.queue.send(Request::Control(control)).await;
     }
 
-    /// Stops following and proposing. What was proposed and not answered may be in the log or not.
+    /// Stops following and proposing, and takes leave. What was proposed and not answered may be in
+    /// the log or not.
     pub async fn stop(&self) {
         let mut tasks = std::mem::take(&mut *self.tasks.lock());
         tasks.shutdown().await;
+        let me = self.membership.borrow().clone();
+        if let Some(me) = me {
+            // Without it the others notice after a while.
+            let _ = tokio::time::timeout(FAREWELL, (self.leave)(me)).await;
+        }
     }
 
     async fn patiently<T>(&self, wait: impl Future<Output = Option<T>>) -> Result<T, ProposeError> {
@@ -222,6 +240,16 @@ impl Log for OxiaLog {
     fn pending(&self) -> u64 {
         self.pending.load(Ordering::Relaxed)
     }
+}
+
+/// Makes a gateway unknown at once, instead of when its session runs out.
+async fn leave<S: Shard>(shard: Arc<S>, me: Membership) {
+    me.leave();
+    let gateway = Bytes::copy_from_slice(&me.id);
+    let retire = Control::Retire(Retire { gateway: gateway.clone() });
+    let entry = Entry { gateway, nonce: me.nonce, control: Some(retire), ..Entry::default() };
+    let _ = shard.append(entry.encode_to_vec().into()).await;
+    let _ = shard.close_session(me.session).await;
 }
 
 /// Runs `then` when it goes out of scope, also when the future that holds it is dropped.

@@ -13,6 +13,7 @@
 //! | [`barrier`] | how far the log reached, proven; shared by all reads that wait |
 //! | [`join`] | an id, a record that lives with the process, a registration |
 //! | [`client`] | the calls to a real cluster |
+//! | [`members`] | which gateways live, and which of them looks after things |
 //! | [`sessions`] | the shard's sessions, each with a marker that tells of its end |
 //! | [`log`] | all of the log's parts as a [`crate::backend::Log`] |
 //!
@@ -27,6 +28,7 @@ pub mod cluster;
 pub mod in_flight;
 pub mod join;
 pub mod log;
+pub mod members;
 pub mod names;
 pub mod propose;
 pub mod sessions;

@@ -128,7 +128,7 @@ impl<S: Shard> Proposer<S> {
     /// Becomes a gateway under a new id. Whatever was in doubt under the old one is settled after it.
     async fn join(&mut self) -> Result<(), Stopping> {
         let old = self.me.take();
-        let me = self.parts.joiner.join(&self.parts.landed, &self.parts.view).await?;
+        let me = self.parts.joiner.join(&self.parts.landed).await?;
         self.number = me.registered_as;
         if let Some(old) = old {
             tracing::warn!("this gateway had been retired; it goes on under a new id");

@@ -10,9 +10,10 @@
 
 use super::barrier::Barriers;
 use super::join::Membership;
+use super::members::proven;
 use super::names::Names;
 use super::shard::{Notice, Shard, ShardError};
-use crate::backend::{Created, Ended, SessionError, SessionId, SessionInfo, Sessions};
+use crate::backend::{Created, Duty, Ended, SessionError, SessionId, SessionInfo, Sessions};
 use crate::keyspace::gateways::{GatewayId, Gateways};
 use crate::keyspace::view::View;
 use bytes::Bytes;
@@ -40,6 +41,8 @@ pub struct OxiaSessions<S> {
     membership: watch::Receiver<Option<Membership>>,
     maximum: Duration,
     longest: Duration,
+    duty: watch::Receiver<Duty>,
+    settled: watch::Sender<bool>,
     ended: Mutex<VecDeque<Ended>>,
     lookout: tokio::sync::Notify,
 }
@@ -58,6 +61,10 @@ pub struct Parts<S> {
     pub gateways: watch::Receiver<Gateways>,
     /// This process among them.
     pub membership: watch::Receiver<Option<Membership>>,
+    /// Who looks after leases.
+    pub duty: watch::Receiver<Duty>,
+    /// Where it is told that this process has.
+    pub settled: watch::Sender<bool>,
     /// Longest timeout that clients may ask for.
     pub maximum: Duration,
     /// Longest timeout that the server takes.
@@ -67,7 +74,8 @@ pub struct Parts<S> {
 impl<S: Shard> OxiaSessions<S> {
     /// Sessions of `parts`.
     pub fn new(parts: Parts<S>) -> Self {
-        let Parts { shard, names, barriers, view, gateways, membership, maximum, longest } = parts;
+        let Parts { shard, names, barriers, view, gateways, membership, .. } = parts;
+        let Parts { duty, settled, maximum, longest, .. } = parts;
         Self {
             shard,
             names,
@@ -75,41 +83,13 @@ impl<S: Shard> OxiaSessions<S> {
             view,
             gateways,
             membership,
+            duty,
+            settled,
             maximum,
             longest,
             ended: Mutex::default(),
             lookout: tokio::sync::Notify::new(),
         }
-    }
-
-    /// Waits until notices may have been missed, so that leases have to be compared with markers.
-    pub async fn gap(&self) {
-        self.lookout.notified().await;
-    }
-
-    /// Names of all markers that exist.
-    ///
-    /// # Errors
-    /// The shard did not answer.
-    pub async fn markers(&self) -> Result<Vec<String>, ShardError> {
-        let found = self.shard.list(&self.names.markers()).await?;
-        Ok(found.into_iter().map(|marker| marker.name).collect())
-    }
-
-    /// Deletes a marker that no lease has.
-    ///
-    /// # Errors
-    /// The shard did not answer.
-    pub async fn delete_marker(&self, name: String) -> Result<(), ShardError> {
-        if let Some(session) = self.names.session_of(&name) {
-            self.shard.close_session(session).await?;
-        }
-        self.shard.delete(name).await
-    }
-
-    /// The session that a marker is of, from its name.
-    pub fn session_of(&self, marker: &str) -> Option<SessionId> {
-        self.names.session_of(marker)
     }
 
     async fn patiently<T, F>(&self, mut attempt: impl FnMut() -> F) -> Result<T, SessionError>
@@ -180,6 +160,35 @@ impl<S: Shard> Sessions for OxiaSessions<S> {
     fn turn(&self, lease: i64) -> Duration {
         let me = self.membership.borrow().as_ref().map(|me| me.id);
         if me == first(lease, &self.gateways.borrow()) { Duration::ZERO } else { OTHERS }
+    }
+
+    fn duty(&self) -> Option<watch::Receiver<Duty>> {
+        Some(self.duty.clone())
+    }
+
+    async fn gap(&self) {
+        self.lookout.notified().await;
+    }
+
+    async fn markers(&self) -> Result<Vec<String>, SessionError> {
+        let folder = self.names.markers();
+        let found = self.patiently(|| proven(&self.barriers, self.shard.list(&folder))).await?;
+        Ok(found.into_iter().map(|marker| marker.name).collect())
+    }
+
+    async fn discard(&self, marker: String) -> Result<(), SessionError> {
+        if let Some(session) = self.names.session_of(&marker) {
+            self.close(session).await?;
+        }
+        self.patiently(|| self.shard.delete(marker.clone())).await
+    }
+
+    fn settle(&self, settled: bool) {
+        self.settled.send_replace(settled);
+    }
+
+    fn is_settled(&self) -> bool {
+        *self.settled.borrow()
     }
 
     async fn create(&self, timeout: Duration) -> Result<Created, SessionError> {

@@ -1,8 +1,8 @@
 //! `leases`: living leases. Which keys hang on one is told by the rows themselves.
 //!
 //! Key: lease id (i64, big-endian). Value: checksum, granted seconds (i64), session (u64), renewal
-//! count (u64), remaining seconds as last noted (i64, 0 = not noted), marker name (rest, UTF-8); all
-//! little-endian.
+//! count (u64), remaining seconds as last noted (i64, 0 = not noted), whether it was spared (1 or 0, one
+//! byte), marker name (rest, UTF-8); all little-endian.
 //!
 //! Lives from the grant until revoke or expiry.
 
@@ -26,6 +26,8 @@ pub struct Row {
     pub renewals: u64,
     /// Remaining seconds as last noted; 0 when never noted.
     pub remaining: i64,
+    /// Was given a new session after an outage, and has not been renewed since.
+    pub spared: bool,
     /// Name of the session's marker record; empty without one.
     pub marker: String,
 }
@@ -33,11 +35,12 @@ pub struct Row {
 /// Stages a lease.
 pub fn put(batch: &mut Batch, row: &Row) {
     let key = row.id.to_be_bytes();
-    let value = seal(&key, 32 + row.marker.len(), |out| {
+    let value = seal(&key, 33 + row.marker.len(), |out| {
         out.put_i64_le(row.ttl);
         out.put_u64_le(row.session);
         out.put_u64_le(row.renewals);
         out.put_i64_le(row.remaining);
+        out.put_u8(row.spared.into());
         out.put_slice(row.marker.as_bytes());
     });
     batch.put(Table::Leases, key.to_vec(), value);
@@ -64,7 +67,7 @@ pub fn all(snapshot: &dyn Snapshot) -> Result<Vec<Row>, StorageError> {
 fn decode(key: &[u8], value: &[u8]) -> Result<Row, StorageError> {
     let id = key.try_into().map(i64::from_be_bytes).map_err(|_| malformed(NAME, key))?;
     let mut value = unseal(NAME, key, value)?;
-    if value.len() < 32 {
+    if value.len() < 33 {
         return Err(malformed(NAME, key));
     }
     Ok(Row {
@@ -73,6 +76,7 @@ fn decode(key: &[u8], value: &[u8]) -> Result<Row, StorageError> {
         session: value.get_u64_le(),
         renewals: value.get_u64_le(),
         remaining: value.get_i64_le(),
+        spared: value.get_u8() != 0,
         marker: String::from_utf8(value.to_vec()).map_err(|_| malformed(NAME, key))?,
     })
 }
@@ -86,11 +90,11 @@ mod tests {
         #[test]
         fn rows_round_trip(
             id in any::<i64>(),
-            numbers in any::<(i64, u64, u64, i64)>(),
+            numbers in any::<(i64, u64, u64, i64, bool)>(),
             marker in "\\PC{0,20}",
         ) {
-            let (ttl, session, renewals, remaining) = numbers;
-            let row = Row { id, ttl, session, renewals, remaining, marker };
+            let (ttl, session, renewals, remaining, spared) = numbers;
+            let row = Row { id, ttl, session, renewals, remaining, spared, marker };
             let mut batch = Batch::default();
             put(&mut batch, &row);
             let change = &batch.changes[0];

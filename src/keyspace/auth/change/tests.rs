@@ -267,6 +267,7 @@ fn leases_that_hold_keys_of_others() {
             session: 1,
             renewals: 0,
             remaining: 0,
+            spared: false,
             marker: String::new(),
         };
         leases.grant(lease, 0);

@@ -1,0 +1,185 @@
+//! Leases compared with the sessions that exist.
+//!
+//! The word of a session's end can be lost, and sessions end while no gateway is there to hear of it.
+//! So one gateway looks, from time to time, whether each lease's session still exists. What is
+//! missing twice has ended. But if there was a time in which no gateway served, the lease gets
+//! a new session instead, once: nobody could have renewed it.
+
+use super::{LeaseError, Leases, seconds};
+use crate::backend::{Duty, Log, Sessions};
+use crate::keyspace::command::{LeaseRebind, Op, Reply};
+use crate::keyspace::leases::Lease;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// How often leases and sessions are compared.
+const EVERY: Duration = Duration::from_secs(30);
+/// Pause before what failed is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Leases looked after at once.
+const AT_ONCE: usize = 64;
+
+/// What was found in the last look.
+#[derive(Debug, Default)]
+struct Found {
+    missing: BTreeSet<(i64, u64)>,
+    orphans: BTreeSet<String>,
+}
+
+impl<L: Log, S: Sessions> Leases<L, S> {
+    /// Looks after leases until the backend stops. Returns at once where sessions can't be lost.
+    pub async fn run_sweeps(self: Arc<Self>) {
+        let Some(mut duty) = self.sessions.duty() else { return };
+        let mut before = Found::default();
+        loop {
+            let now = *duty.borrow_and_update();
+            let wait = match now {
+                Duty::Mine { spare } => {
+                    // Only what ended before this process came: from then on there was one.
+                    let spare = spare && !self.sessions.is_settled();
+                    match self.clone().sweep(&mut before, spare).await {
+                        Ok(()) => {
+                            self.sessions.settle(true);
+                            EVERY
+                        }
+                        Err(LeaseError::Stopped) => return,
+                        Err(error) => {
+                            tracing::info!(%error, "cannot compare leases with sessions yet");
+                            AGAIN
+                        }
+                    }
+                }
+                Duty::Unknown => {
+                    self.sessions.settle(false);
+                    before = Found::default();
+                    EVERY
+                }
+                Duty::Other { .. } => {
+                    before = Found::default();
+                    EVERY
+                }
+            };
+            let changed = async {
+                let same =
+                    |duty: &Duty| std::mem::discriminant(duty) == std::mem::discriminant(&now);
+                duty.wait_for(|duty| !same(duty)).await.map(|_| ())
+            };
+            tokio::select! {
+                changed = changed => if changed.is_err() { return },
+                () = self.sessions.gap() => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    async fn sweep(self: Arc<Self>, before: &mut Found, spare: bool) -> Result<(), LeaseError> {
+        // In this order: a lease that is known had its marker before, if it has one now.
+        let leases = self.reader.leases().all().value;
+        let markers: BTreeSet<String> = self.sessions.markers().await?.into_iter().collect();
+        let missing =
+            leases.iter().filter(|lease| lease.session != 0 && !markers.contains(&lease.marker));
+        let mut found = Found::default();
+        let mut running = JoinSet::new();
+        for lease in missing {
+            let key = (lease.id, lease.session);
+            found.missing.insert(key);
+            // The word of an end may be on its way, unless it came before this process did.
+            if !spare && !before.missing.contains(&key) {
+                continue;
+            }
+            if running.len() >= AT_ONCE {
+                ended(running.join_next().await)?;
+            }
+            running.spawn(self.clone().look_after(lease.clone(), spare));
+        }
+        while let Some(done) = running.join_next().await {
+            ended(Some(done))?;
+        }
+        self.drop_orphans(markers, before, &mut found).await?;
+        *before = found;
+        Ok(())
+    }
+
+    async fn look_after(self: Arc<Self>, lease: Lease, spare: bool) -> Result<(), LeaseError> {
+        if spare && !lease.spared && self.rebind(&lease).await? {
+            return Ok(());
+        }
+        self.expire_lease(lease.id, lease.session).await.map(|_| ())
+    }
+
+    /// Gives a lease a new session; returns whether it, or another, has it now.
+    async fn rebind(&self, lease: &Lease) -> Result<bool, LeaseError> {
+        let created = self.sessions.create(seconds(lease.ttl)).await?;
+        let rebind = LeaseRebind {
+            id: lease.id,
+            session: lease.session,
+            renewals: lease.renewals,
+            new_session: created.id,
+            new_marker: created.marker,
+        };
+        let outcome = self.propose(Op::LeaseRebind(rebind)).await?;
+        if outcome.reply == Ok(Reply::Lease(true)) {
+            tracing::info!(
+                lease = lease.id,
+                "no gateway could renew it; it has its whole time again"
+            );
+            return Ok(true);
+        }
+        self.sessions.close(created.id).await?;
+        let now = self.reader.leases().session(lease.id).value;
+        Ok(now.is_none_or(|(session, _)| session != lease.session))
+    }
+
+    /// Ends sessions that no lease has: their grants never got into the log, or their leases were
+    /// revoked by a gateway that died before it could close them.
+    async fn drop_orphans(
+        &self,
+        markers: BTreeSet<String>,
+        before: &Found,
+        found: &mut Found,
+    ) -> Result<(), LeaseError> {
+        let of_leases: BTreeSet<String> =
+            self.reader.leases().all().value.into_iter().map(|lease| lease.marker).collect();
+        for marker in markers.into_iter().filter(|marker| !of_leases.contains(marker)) {
+            // One that was just made may belong to a grant on its way.
+            if before.orphans.contains(&marker) {
+                self.sessions.discard(marker).await?;
+            } else {
+                found.orphans.insert(marker);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until leases whose sessions ended before this process came have been looked after.
+    pub(super) async fn settled(&self) {
+        let Some(mut duty) = self.sessions.duty() else { return };
+        let settled = |duty: &Duty| match duty {
+            Duty::Unknown => false,
+            Duty::Other { settled } => *settled,
+            Duty::Mine { .. } => self.sessions.is_settled(),
+        };
+        loop {
+            if settled(&duty.borrow_and_update()) {
+                return;
+            }
+            // The end of the one who tells means that everything is stopping.
+            tokio::select! {
+                changed = duty.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep(Duration::from_millis(100)) => {}
+            }
+        }
+    }
+}
+
+fn ended(
+    done: Option<Result<Result<(), LeaseError>, tokio::task::JoinError>>,
+) -> Result<(), LeaseError> {
+    match done {
+        None => Ok(()),
+        Some(Ok(result)) => result,
+        Some(Err(_)) => Err(LeaseError::Stopped),
+    }
+}
