@@ -5,6 +5,7 @@
 #![allow(dead_code)]
 
 pub mod client;
+pub mod oxia;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -25,11 +26,16 @@ pub fn free_port() -> u16 {
 
 /// The real etcd's binary, when it has been built on this machine.
 pub fn real_etcd() -> Option<PathBuf> {
+    cached("etcd-v3.7.3/etcd")
+}
+
+/// A program that other software was built into on this machine, when it was.
+pub fn cached(program: &str) -> Option<PathBuf> {
     let of = |name| std::env::var_os(name).map(PathBuf::from);
     let cache = of("LEASEWAY_TOOLS_CACHE")
         .or_else(|| Some(of("XDG_CACHE_HOME")?.join("leaseway")))
         .or_else(|| Some(of("HOME")?.join(".cache/leaseway")))?;
-    let path = cache.join("etcd-v3.7.3/etcd");
+    let path = cache.join(program);
     path.is_file().then_some(path)
 }
 

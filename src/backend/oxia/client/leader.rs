@@ -213,10 +213,9 @@ pub(super) async fn supervise(connecting: Arc<Connecting>, current: watch::Sende
                 let _ = tokio::time::timeout(RETRY, changes.changed()).await;
             }
             Some(in_use) => {
-                let mut ended = in_use.writer.ended();
                 tokio::select! {
                     _ = changes.changed() => {}
-                    _ = ended.wait_for(|ended| *ended) => {
+                    () = in_use.writer.ended() => {
                         let error = in_use.writer.reason().unwrap_or_else(no_leader);
                         tracing::info!(leader = %in_use.address, epoch = in_use.epoch.0, %error,
                             "lost the leader of the Oxia shard");
@@ -272,7 +271,6 @@ async fn attempt_beside(
     epoch: Epoch,
     in_use: &Leader,
 ) -> Option<Leader> {
-    let mut ended = in_use.writer.ended();
     tokio::select! {
         result = connecting.establish(candidate, epoch) => match result {
             Ok(leader) => Some(leader),
@@ -281,7 +279,7 @@ async fn attempt_beside(
                 None
             }
         },
-        _ = ended.wait_for(|ended| *ended) => None,
+        () = in_use.writer.ended() => None,
         () = better(&connecting.discovery, std::slice::from_ref(candidate)) => None,
     }
 }

@@ -146,10 +146,9 @@ async fn follow_leaders(mut current: watch::Receiver<Current>, mut what: impl Fo
             Err(_) => return,
         };
         let Ok(leader) = leader else { continue };
-        let mut ended = leader.writer.ended();
         let error = tokio::select! {
             error = what.follow(&leader) => leader.note(error),
-            _ = ended.wait_for(|ended| *ended) => continue,
+            () = leader.writer.ended() => continue,
         };
         match error.kind {
             Kind::Closed => return,

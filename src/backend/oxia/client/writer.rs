@@ -71,7 +71,7 @@ impl Writer {
             let mut stop = ending.subscribe();
             let error = tokio::select! {
                 error = run(&wire, &metadata, &state) => error,
-                _ = stop.wait_for(|ended| *ended) => Error::new(Kind::Closed, "oxia: closed"),
+                () = wait(&mut stop) => Error::new(Kind::Closed, "oxia: closed"),
             };
             end(&state, &error);
             ending.send_replace(true);
@@ -111,9 +111,10 @@ impl Writer {
         self.ending.send_replace(true);
     }
 
-    /// Turns true when the stream has ended.
-    pub(super) fn ended(&self) -> watch::Receiver<bool> {
-        self.ended.clone()
+    /// Returns when the stream has ended.
+    pub(super) fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut ended = self.ended.clone();
+        async move { wait(&mut ended).await }
     }
 
     /// Why it ended; `None` while it's open.
@@ -126,6 +127,13 @@ impl Drop for Writer {
     fn drop(&mut self) {
         self.end(&Error::new(Kind::Closed, "oxia: the write stream was closed"));
     }
+}
+
+/// Waits for the sign of the end. A function of its own, so that nobody holds the lock of the sign
+/// while acting on it.
+async fn wait(ended: &mut watch::Receiver<bool>) {
+    // An error says that the sender is gone, which is an end too.
+    let _ = ended.wait_for(|ended| *ended).await;
 }
 
 /// Runs the stream until it ends; says why it did.

@@ -35,7 +35,7 @@ fn sends_in_order_and_tells_sent_from_unsent() {
     assert_eq!(outcome(&mut pending[2]), Err(WriteError::NotSent(lost())));
     assert_eq!(next(&mut outgoing), Poll::Ready(None), "nothing is sent after the end");
     assert_eq!(writer.send(request(4), 1).err(), Some(WriteError::NotSent(lost())));
-    assert!(*writer.ended().borrow());
+    assert!(*writer.ended.borrow());
 }
 
 #[test]

@@ -1,0 +1,8 @@
+//! The client of an Oxia shard, against a real server and against one that misbehaves.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod fake;
+mod faults;
+mod real;

@@ -1,0 +1,96 @@
+//! A real Oxia server for tests, when one has been built on this machine: standalone, one shard.
+
+#![allow(dead_code)]
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use leaseway::backend::oxia::client::{Address, Client, Config};
+use tempfile::TempDir;
+
+use super::{PATIENCE, cached, free_port};
+
+/// The server's binary, built by `compat-tests/tools/build-oxia.sh`.
+pub fn real_oxia() -> Option<PathBuf> {
+    cached("oxia-v0.14.0-fixed1/oxia")
+}
+
+/// A running server, stopped when dropped.
+pub struct Oxia {
+    child: Child,
+    binary: PathBuf,
+    ports: [u16; 2],
+    dir: TempDir,
+}
+
+impl Oxia {
+    /// Starts one, if there is one; says so on standard error if not.
+    pub fn start() -> Option<Oxia> {
+        let Some(binary) = real_oxia() else {
+            eprintln!("skipped: no Oxia server; run compat-tests/tools/build-oxia.sh");
+            return None;
+        };
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let ports = [free_port(), free_port()];
+        let child = launch(&binary, ports, &dir);
+        Some(Oxia { child, binary, ports, dir })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> Address {
+        Address { tls: false, host: "127.0.0.1".into(), port: self.ports[0] }
+    }
+
+    /// A client for a keyspace.
+    pub async fn client(&self, keyspace: &str) -> Client {
+        let config = Config::new(
+            vec![self.address()],
+            "default",
+            keyspace,
+            format!("{keyspace}/proof/test"),
+        );
+        match Client::connect(config, PATIENCE).await {
+            Ok(client) => client,
+            Err(error) => panic!("no Oxia: {error}\n{}", self.log()),
+        }
+    }
+
+    /// Ends it without any warning.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("a child of ours");
+        self.child.wait().expect("a child of ours");
+    }
+
+    /// Starts it again, at the same addresses and with its data.
+    pub fn restart(&mut self) {
+        self.child = launch(&self.binary, self.ports, &self.dir);
+    }
+
+    /// What it has written.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Oxia {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn launch(binary: &PathBuf, [public, metrics]: [u16; 2], dir: &TempDir) -> Child {
+    let log = File::options().create(true).append(true).open(dir.path().join("log"));
+    let log = log.expect("log file");
+    Command::new(binary)
+        .arg("standalone")
+        .args(["-p", &format!("127.0.0.1:{public}"), "-m", &format!("127.0.0.1:{metrics}")])
+        .args(["-s", "1", "--data-dir", "db", "--wal-dir", "wal"])
+        .current_dir(dir.path())
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().expect("second handle"))
+        .stderr(log)
+        .spawn()
+        .expect("the server starts")
+}
