@@ -114,7 +114,10 @@ async fn goes_on_after_the_server_was_killed() {
     }
     assert!(client.read_tip_with_proof("ks/log").await.is_err());
     oxia.restart();
-    let after = client.wait_for_leader_after(before, PATIENCE).await.expect("a leader again");
+    let after = match client.wait_for_leader_after(before, PATIENCE).await {
+        Ok(after) => after,
+        Err(error) => panic!("no leader again: {error}\n{}", oxia.log()),
+    };
     assert!(after > before);
     let tip = client.read_tip_with_proof("ks/log").await.expect("a tip");
     assert!((50 + landed..=71).contains(&tip.sequence), "{landed} of 20 landed: {tip:?}");

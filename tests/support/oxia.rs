@@ -3,13 +3,14 @@
 #![allow(dead_code)]
 
 use std::fs::File;
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use leaseway::backend::oxia::client::{Address, Client, Config};
 use tempfile::TempDir;
 
-use super::{PATIENCE, cached, free_port};
+use super::{PATIENCE, cached};
 
 /// The server's binary, built by `compat-tests/tools/build-oxia.sh`.
 pub fn real_oxia() -> Option<PathBuf> {
@@ -32,7 +33,7 @@ impl Oxia {
             return None;
         };
         let dir = tempfile::tempdir().expect("temporary directory");
-        let ports = [free_port(), free_port()];
+        let ports = [steady_port(), steady_port()];
         let child = launch(&binary, ports, &dir);
         Some(Oxia { child, binary, ports, dir })
     }
@@ -78,6 +79,14 @@ impl Drop for Oxia {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A free port below those that outgoing connections get: one that is still free when a server that
+/// was killed is started again, however busy the other tests are.
+fn steady_port() -> u16 {
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let mut ports = (0..1000).map(|_| rand::random_range(15_000..32_000));
+    ports.find(free).expect("a free port")
 }
 
 fn launch(binary: &PathBuf, [public, metrics]: [u16; 2], dir: &TempDir) -> Child {
