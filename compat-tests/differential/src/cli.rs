@@ -7,7 +7,7 @@ use crate::servers::Kind;
 /// How the program is used.
 pub const USAGE: &str = "\
 usage: leaseway-differential [options]
-  --subject leaseway|etcd  what is compared with etcd (default leaseway)
+  --subject leaseway|oxia|etcd  what is compared with etcd (default leaseway)
   --sequences N            number of generated sequences (default 1000)
   --seed S                 what they are generated from (default 1)
   --first N                number of the first generated sequence (default 0)
@@ -87,6 +87,7 @@ impl Options {
         let number = || value.parse::<u64>().map_err(|_| format!("{name} takes a number"));
         match (name, value) {
             ("--subject", "leaseway") => self.subject = Kind::Leaseway,
+            ("--subject", "oxia") => self.subject = Kind::Oxia,
             ("--subject", "etcd") => self.subject = Kind::Etcd,
             ("--only", "corpus") => self.run_random = false,
             ("--only", "random") => self.run_corpus = false,

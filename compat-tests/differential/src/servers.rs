@@ -20,8 +20,11 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 pub enum Kind {
     /// The reference.
     Etcd,
-    /// The server under test.
+    /// The server under test, embedded.
     Leaseway,
+    /// The server under test, as a gateway on the Oxia cluster that `OXIA_ADDRESSES` names
+    /// (HOST:PORT, comma-separated). Each data directory has a keyspace of its own.
+    Oxia,
 }
 
 /// Where the programs are, and where data goes.
@@ -58,7 +61,7 @@ impl Programs {
     fn of(&self, kind: Kind) -> &PathBuf {
         match kind {
             Kind::Etcd => &self.etcd,
-            Kind::Leaseway => &self.leaseway,
+            Kind::Leaseway | Kind::Oxia => &self.leaseway,
         }
     }
 }
@@ -162,6 +165,9 @@ async fn launch_once(
     if kind == Kind::Etcd {
         command.arg("--unsafe-no-fsync").arg("--log-level=warn");
     }
+    if kind == Kind::Oxia {
+        command.arg(backend(dir)?);
+    }
     let mut child = command.spawn().map_err(|e| format!("{}: {e}", programs.of(kind).display()))?;
     let deadline = Instant::now() + START_TIMEOUT;
     while Instant::now() < deadline {
@@ -175,6 +181,13 @@ async fn launch_once(
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     Err(format!("{kind:?} does not answer within {START_TIMEOUT:?}"))
+}
+
+/// The flag for a keyspace that goes with the directory.
+fn backend(dir: &TempDir) -> Result<String, String> {
+    let addresses = std::env::var("OXIA_ADDRESSES").map_err(|_| "OXIA_ADDRESSES is not set")?;
+    let name = dir.path().file_name().and_then(|name| name.to_str()).unwrap_or("differential");
+    Ok(format!("--backend=oxia://{addresses}/default?keyspace={name}"))
 }
 
 /// Connects, and asks for a linearizable read, which succeeds only when the server is ready.
