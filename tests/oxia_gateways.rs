@@ -63,6 +63,20 @@ async fn writes_reads_and_watches_through_any_gateway() {
     assert_eq!(both.len(), 2);
     assert_eq!(members(&two).await, both);
 
+    // The largest request of the usual settings, and many large ones at once.
+    let large = "x".repeat(1_572_864 - 100);
+    first.put("large", large.clone(), 0).await.expect("a put");
+    assert_eq!(value(&second, "large").await, Some(large.clone()));
+    let puts: Vec<_> = (0..8).map(|n| (n, second.clone(), large.clone())).collect();
+    let mut putting: JoinSet<_> = puts
+        .into_iter()
+        .map(|(n, client, large)| async move { client.put(format!("large/{n}"), large, 0).await })
+        .collect();
+    while let Some(put) = putting.join_next().await {
+        put.expect("a writer").expect("a put");
+    }
+    assert_eq!(hash(&first, 0).await, hash(&second, 0).await);
+
     // Another keyspace in the same cluster has nothing of this.
     let other = gateway(&oxia, "b");
     let client = Client::connect(other.port).await;

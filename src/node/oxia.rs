@@ -2,7 +2,7 @@
 
 use super::{Base, Publisher, StopLog, assemble, longest_session};
 use crate::backend::Duty;
-use crate::backend::oxia::client::{Client, Config as ClientConfig};
+use crate::backend::oxia::client::{Client, Config as ClientConfig, RECORD_BYTES_MAX};
 use crate::backend::oxia::cluster::ClusterShard;
 use crate::backend::oxia::log::{self, OxiaLog};
 use crate::backend::oxia::members;
@@ -38,6 +38,8 @@ use tokio::sync::watch;
 
 /// The cache's file in the data directory; made anew by each process.
 const CACHE: &str = "gateway.redb";
+/// Largest request in bytes: the rest of a log record is left to what surrounds it.
+const MAX_REQUEST_BYTES: usize = RECORD_BYTES_MAX - (1 << 20);
 /// Longest session of an unmodified Oxia server.
 const LONGEST_SESSION: Duration = Duration::from_secs(300);
 
@@ -49,6 +51,12 @@ pub(super) async fn open(
     dir: &DataDir,
     metrics: Arc<Metrics>,
 ) -> Result<(Node, App), String> {
+    if config.limits.max_request_bytes > MAX_REQUEST_BYTES {
+        return Err(format!(
+            "--max-request-bytes {} is above {MAX_REQUEST_BYTES}, the most that fits into a log record",
+            config.limits.max_request_bytes
+        ));
+    }
     let names = Names::new(&place.keyspace);
     let client = ClientConfig::new(
         place.seeds.clone(),

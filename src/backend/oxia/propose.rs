@@ -180,6 +180,11 @@ impl<S: Shard> Proposer<S> {
                 Ok(())
             }
             Appended::Unknown => self.settle(&entry).await,
+            Appended::Never => {
+                // Its callers learn that there will be no answer.
+                drop(self.parts.in_flight.take(&entry));
+                Ok(())
+            }
         }
     }
 
@@ -191,10 +196,14 @@ impl<S: Shard> Proposer<S> {
             // Whoever gave up before it was sent gets what was wanted: nothing happens.
             if !answer.is_closed() {
                 bytes += command.encoded_len();
+                if bytes > ENTRY_BYTES && !commands.is_empty() {
+                    self.again.push_front((command, answer));
+                    break;
+                }
                 commands.push(command);
                 answers.push(answer);
             }
-            if commands.len() >= ENTRY_COMMANDS || bytes >= ENTRY_BYTES {
+            if commands.len() >= ENTRY_COMMANDS {
                 break;
             }
             next = self.again.pop_front().or_else(|| self.queued_command());
@@ -225,9 +234,13 @@ impl<S: Shard> Proposer<S> {
                 tracing::info!(error, "an append has no answer; finding out what became of it");
                 Ok(Appended::Unknown)
             }
-            Err(error) => {
-                tracing::debug!(%error, "an append was not sent");
+            Err(ShardError::NotSent(error)) => {
+                tracing::debug!(error, "an append was not sent");
                 Ok(Appended::No)
+            }
+            Err(error) => {
+                tracing::error!(%error, "an append is impossible");
+                Ok(Appended::Never)
             }
         }
     }
@@ -259,8 +272,14 @@ impl<S: Shard> Proposer<S> {
     }
 }
 
+/// What became of an append.
 enum Appended {
+    /// It is in the log.
     Landed,
+    /// It is not, and never will be.
     No,
+    /// It may be, or may get there yet.
     Unknown,
+    /// It is not, and can't be as it is.
+    Never,
 }

@@ -11,8 +11,9 @@ use super::error::{Error, Kind};
 use super::key::{self, KeyRange, sequence_number};
 use super::leader::Epoch;
 
-/// The largest record, key and value together, in bytes.
-pub const RECORD_BYTES_MAX: usize = 3 << 19;
+/// The largest record, key and value together, in bytes. Alone in a request it must stay below
+/// [`REQUEST_BYTES_MAX`].
+pub const RECORD_BYTES_MAX: usize = 15 << 20;
 
 /// The largest write request, in bytes as encoded. The server appends a request to its log as one
 /// entry, and one entry must fit into a segment of 64 MiB: a larger one is accepted, can never be
