@@ -6,7 +6,7 @@
 use super::shard::{Shard, Tip};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 /// Pause after a failed attempt.
 const AGAIN: Duration = Duration::from_millis(20);
@@ -23,11 +23,13 @@ pub struct Barriers {
 }
 
 impl Barriers {
-    /// Starts the task that obtains them. It ends when the last handle is dropped.
-    pub fn start<S: Shard>(shard: Arc<S>) -> Self {
+    /// Starts the task that obtains them, and a receiver of the highest position that one proved. The
+    /// task ends when the last handle is dropped.
+    pub fn start<S: Shard>(shard: Arc<S>) -> (Self, watch::Receiver<u64>) {
         let (queue, waiting) = mpsc::channel(QUEUE);
-        tokio::spawn(run(shard, waiting));
-        Self { queue }
+        let (proved, highest) = watch::channel(0);
+        tokio::spawn(run(shard, waiting, proved));
+        (Self { queue }, highest)
     }
 
     /// How far the log reached at some moment after the call: at least as far as everything that was
@@ -39,7 +41,11 @@ impl Barriers {
     }
 }
 
-async fn run<S: Shard>(shard: Arc<S>, mut queue: mpsc::Receiver<Waiting>) {
+async fn run<S: Shard>(
+    shard: Arc<S>,
+    mut queue: mpsc::Receiver<Waiting>,
+    proved: watch::Sender<u64>,
+) {
     let mut waiting: Vec<Waiting> = Vec::new();
     loop {
         if waiting.is_empty() {
@@ -54,6 +60,12 @@ async fn run<S: Shard>(shard: Arc<S>, mut queue: mpsc::Receiver<Waiting>) {
         }
         match shard.proven_tip().await {
             Ok(tip) => {
+                // Those who wait need the log up to there: it is to be read now.
+                proved.send_if_modified(|highest| {
+                    let higher = tip.position > *highest;
+                    *highest = tip.position.max(*highest);
+                    higher
+                });
                 for answer in waiting.drain(..) {
                     // Whoever gave up does not need it.
                     let _ = answer.send(tip);

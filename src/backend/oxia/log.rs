@@ -119,7 +119,8 @@ impl OxiaLog {
             on_id: Box::new(move |id, nonce| ids.own(id, nonce)),
         };
         let mut tasks = JoinSet::new();
-        let tail = Tail::new(shard.clone(), position, own, entries);
+        let (barriers, proved) = Barriers::start(shard.clone());
+        let tail = Tail::new(shard.clone(), position, proved, own, entries);
         tasks.spawn(async move { stop(tail.run().await.to_string()) });
         let founded = gateways.clone();
         let proposer = Proposer::new(propose::Parts {
@@ -140,7 +141,7 @@ impl OxiaLog {
         });
         let log = Self {
             queue,
-            barriers: Barriers::start(shard.clone()),
+            barriers,
             leave: Box::new(move |me| Box::pin(leave(shard.clone(), me))),
             view,
             gateways,

@@ -1,8 +1,8 @@
 //! Follows the log: hands its entries to the apply thread, in order and without a gap.
 //!
 //! An entry that this gateway appended comes from memory once the entries before it are there; all
-//! others are read. Hints say that there is something to read; they may come early or not at all, so
-//! the log is also looked at every [`POLL`].
+//! others are read. Hints say that there is something to read, and so do barriers; hints may come early
+//! or not at all, so the log is also looked at every [`POLL`].
 
 use super::apply::Ordered;
 use super::shard::{Record, Shard, ShardError};
@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 /// How often the log is looked at without a hint.
-const POLL: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(250);
 /// Pause before a read that found nothing where a hint said something is, and after a failed one.
 const AGAIN: Duration = Duration::from_millis(2);
 const AFTER_FAILURE: Duration = Duration::from_millis(50);
@@ -54,19 +54,22 @@ pub struct Tail<S> {
     ahead: BTreeMap<u64, Arc<Entry>>,
     landed: mpsc::Receiver<Ordered>,
     hints: watch::Receiver<u64>,
+    proved: watch::Receiver<u64>,
     out: mpsc::Sender<Ordered>,
 }
 
 impl<S: Shard> Tail<S> {
-    /// Goes on after position `applied`. Own entries arrive on `landed`.
+    /// Goes on after position `applied`. Own entries arrive on `landed`; `proved` is how far barriers
+    /// have proved the log to reach.
     pub fn new(
         shard: Arc<S>,
         applied: u64,
+        proved: watch::Receiver<u64>,
         landed: mpsc::Receiver<Ordered>,
         out: mpsc::Sender<Ordered>,
     ) -> Self {
         let hints = shard.hints();
-        Self { shard, next: applied + 1, ahead: BTreeMap::new(), landed, hints, out }
+        Self { shard, next: applied + 1, ahead: BTreeMap::new(), landed, hints, proved, out }
     }
 
     /// Follows until that is no longer possible.
@@ -80,7 +83,8 @@ impl<S: Shard> Tail<S> {
     async fn follow(&mut self) -> Result<std::convert::Infallible, Lost> {
         let mut look_at = Instant::now();
         loop {
-            let hinted = *self.hints.borrow_and_update() >= self.next;
+            let reach = (*self.hints.borrow_and_update()).max(*self.proved.borrow_and_update());
+            let hinted = reach >= self.next;
             if hinted || !self.ahead.is_empty() || Instant::now() >= look_at {
                 look_at = Instant::now() + self.look(hinted).await?;
             }
@@ -92,6 +96,11 @@ impl<S: Shard> Tail<S> {
                 changed = self.hints.changed() => {
                     if changed.is_err() {
                         tokio::time::sleep_until(look_at).await;
+                    }
+                }
+                changed = self.proved.changed() => {
+                    if changed.is_err() {
+                        return Err(Lost::Stopped);
                     }
                 }
                 () = tokio::time::sleep_until(look_at) => {}
