@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle as Task;
 use tonic::codec::CompressionEncoding;
 
+use crate::auth::Auth;
 use crate::auto_compaction;
 use crate::backend::local::log::{LocalLog, OnCommit, Parts, Publish};
 use crate::backend::local::recover::recover;
@@ -29,6 +30,7 @@ use crate::config::backend::Backend;
 use crate::config::{Config, MetricsDetail};
 use crate::data_dir::DataDir;
 use crate::gateway::auth::AuthService;
+use crate::gateway::authority::Gate;
 use crate::gateway::cluster::{ClusterService, Members, SelfInfo};
 use crate::gateway::dispatch::Services;
 use crate::gateway::error::Error;
@@ -98,11 +100,17 @@ impl Node {
         let store = Store::open(config, dir.path(), &path).map_err(|error| {
             format!("cannot open the store in {}/: {error}", dir.path().display())
         })?;
-        Self::start(config, store, metrics)
+        let auth = Auth::new(&config.auth)?;
+        Self::start(config, store, auth, metrics)
             .map_err(|error| format!("cannot start threads: {error}"))
     }
 
-    fn start(config: &Config, store: Store, metrics: Arc<Metrics>) -> std::io::Result<(Node, App)> {
+    fn start(
+        config: &Config,
+        store: Store,
+        auth: Auth,
+        metrics: Arc<Metrics>,
+    ) -> std::io::Result<(Node, App)> {
         let Store { engine, wal, machine, identity } = store;
         let view = Arc::new(View::new(machine.published()));
         let shared = machine.shared().clone();
@@ -137,7 +145,7 @@ impl Node {
         });
         let stopping = log.clone();
         let stop_log: StopLog = Box::new(move || Box::pin(async move { stopping.stop().await }));
-        let base = Base { failed, failure, stop_log, apply, hub, engine, metrics };
+        let base = Base { auth, failed, failure, stop_log, apply, hub, engine, metrics };
         let members = Members::Alone;
         let (node, app) = assemble(config, base, log, reader, leases, identity, shrink, members);
         Ok((node, app))
@@ -278,6 +286,7 @@ fn longest_session(config: &Config) -> Duration {
 
 /// What a node is made of, whatever its backend.
 struct Base {
+    auth: Auth,
     failed: watch::Sender<Option<String>>,
     failure: watch::Receiver<Option<String>>,
     stop_log: StopLog,
@@ -299,7 +308,7 @@ fn assemble<L: Log, S: Sessions>(
     shrink: Shrink,
     members: Members,
 ) -> (Node, App) {
-    let Base { failed, failure, stop_log, apply, hub, engine, metrics } = base;
+    let Base { auth, failed, failure, stop_log, apply, hub, engine, metrics } = base;
     let expired = metrics.clone();
     let tasks = vec![
         tokio::spawn(
@@ -314,7 +323,7 @@ fn assemble<L: Log, S: Sessions>(
         quota_bytes: config.quota_backend_bytes.and_then(|quota| i64::try_from(quota).ok()),
     };
     let context =
-        Arc::new(Context { log, reader, leases, identity, limits, metrics: metrics.clone() });
+        Arc::new(Context { log, reader, leases, identity, auth, limits, metrics: metrics.clone() });
     let (serving, status) = watch::channel(ServingStatus::Serving);
     let services = services(config, &context, &hub, &engine, status, shrink, members);
     let state = NodeState { context, hub: hub.clone(), engine: engine.clone() };
@@ -351,13 +360,17 @@ fn services<L: Log, S: Sessions>(
         peer_urls: config.advertise_peer.iter().map(ToString::to_string).collect(),
     };
     let identity = context.identity;
+    let gate: Arc<dyn Gate> = context.clone();
     let maintenance = MaintenanceService::new(context.clone(), engine.clone(), shrink);
     Services::new(context.metrics.clone(), config.warning_unary_request_duration)
         .add(limited!(KvServer, KvService::new(context.clone())))
-        .add(limited!(WatchServer, WatchService::new(hub.clone(), identity, watch_options)))
+        .add(limited!(
+            WatchServer,
+            WatchService::new(hub.clone(), identity, watch_options, gate.clone())
+        ))
         .add(limited!(LeaseServer, LeaseService::new(context.clone())))
         .add(limited!(MaintenanceServer, maintenance))
-        .add(limited!(ClusterServer, ClusterService::new(identity, info, members)))
+        .add(limited!(ClusterServer, ClusterService::new(identity, info, members, gate)))
         .add(limited!(AuthServer, AuthService::new(context.clone())))
         .add(HealthService::new(status))
 }

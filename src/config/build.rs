@@ -71,6 +71,7 @@ pub(super) fn build(
         keepalive: keepalive(values),
         socket: SocketOptions { reuse_port: values.switch("socket-reuse-port") },
         access: access(values),
+        auth: super::auth::build(values, &mut notes)?,
         metrics: metrics_detail(values)?,
         log,
         warning_unary_request_duration: values.duration("warning-unary-request-duration"),

@@ -5,6 +5,7 @@
 //! Nothing here opens, binds, logs or reads the clock; what should be logged is handed out as
 //! [`Note`]s because the log can only be set up once the configuration is known.
 
+mod auth;
 pub mod backend;
 mod build;
 pub mod flags;
@@ -62,6 +63,8 @@ pub struct Config {
     pub socket: SocketOptions,
     /// What HTTP requests are let in.
     pub access: Access,
+    /// How users show who they are.
+    pub auth: AuthConfig,
     /// What is measured.
     pub metrics: MetricsDetail,
     /// Where the log goes.
@@ -139,6 +142,42 @@ pub struct Access {
     pub cors: Option<Vec<String>>,
     /// Host names; none is all.
     pub hosts: Option<Vec<String>>,
+}
+
+/// How users show who they are, once authentication is turned on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuthConfig {
+    /// What a user gets for a password.
+    pub token: TokenConfig,
+    /// Cost of hashing a password, 4 to 31.
+    pub bcrypt_cost: u32,
+}
+
+/// A kind of token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenConfig {
+    /// None: passwords are of no use.
+    Off,
+    /// Signed with a key that the keyspace holds.
+    Simple {
+        /// How long one lives after it was given or used.
+        ttl: Duration,
+    },
+    /// JSON Web Tokens.
+    Jwt(JwtOptions),
+}
+
+/// How JSON Web Tokens are signed and checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JwtOptions {
+    /// The method's name in a token, such as `RS256`.
+    pub sign_method: String,
+    /// File of the key that checks; with a private key it may be left out.
+    pub public_key: Option<PathBuf>,
+    /// File of the key that signs; without one, tokens can only be checked.
+    pub private_key: Option<PathBuf>,
+    /// How long one lives.
+    pub ttl: Duration,
 }
 
 /// How much is measured.

@@ -89,9 +89,9 @@ pub const FLAGS: &[Flag] = &{
     flag("tls-min-version", Text, "TLS1.2", NO_TLS, Security, "Lowest TLS version: TLS1.2 or TLS1.3."),
     flag("tls-max-version", Text, "", NO_TLS, Security, "Highest TLS version: TLS1.2 or TLS1.3."),
 
-    flag("auth-token", Text, "simple", NO_AUTH, Auth, "Kind of authentication token: simple or jwt with options."),
-    flag("bcrypt-cost", Uint, "10", NO_AUTH, Auth, "Cost of hashing a password, 4 to 31."),
-    flag("auth-token-ttl", Uint, "300", NO_AUTH, Auth, "Lifetime of a simple token in seconds."),
+    flag("auth-token", Text, "simple", HONOURED, Auth, "Kind of authentication token: simple or jwt with options."),
+    flag("bcrypt-cost", Uint, "10", HONOURED, Auth, "Cost of hashing a password, 4 to 31."),
+    flag("auth-token-ttl", Uint, "300", HONOURED, Auth, "Seconds that a simple token lives after it was given or used."),
 
     flag("enable-pprof", Bool, "false", NO_PROFILER, Monitoring, "Serve Go's profiles under /debug/pprof/."),
     flag("metrics", Text, "basic", HONOURED, Monitoring, "'extensive' adds a histogram of the time taken by each gRPC method."),

@@ -1,12 +1,15 @@
 //! The Cluster service. Members can't be added or removed by request: a process is one while it runs.
 
+use super::authority::Gate;
 use super::error::Error;
 use super::identity::Identity;
+use crate::auth::Credentials;
 use leaseway_proto::etcdserverpb as pb;
 use leaseway_proto::server::etcdserverpb::cluster_server::Cluster;
 use parking_lot::RwLock;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
 /// What the member list tells about this member.
@@ -38,12 +41,13 @@ pub struct ClusterService {
     identity: Identity,
     info: RwLock<SelfInfo>,
     others: Members,
+    gate: Arc<dyn Gate>,
 }
 
 impl ClusterService {
-    /// A service of one member.
-    pub fn new(identity: Identity, info: SelfInfo, others: Members) -> Self {
-        Self { identity, info: RwLock::new(info), others }
+    /// A service of one member, for those whom `gate` lets through.
+    pub fn new(identity: Identity, info: SelfInfo, others: Members, gate: Arc<dyn Gate>) -> Self {
+        Self { identity, info: RwLock::new(info), others, gate }
     }
 
     // Cluster answers carry no revision.
@@ -94,8 +98,9 @@ fn valid_peer_urls(urls: &[String]) -> bool {
 impl Cluster for ClusterService {
     async fn member_list(
         &self,
-        _: Request<pb::MemberListRequest>,
+        request: Request<pb::MemberListRequest>,
     ) -> Result<Response<pb::MemberListResponse>, Status> {
+        self.gate.anybody(&Credentials::of(&request)).await?;
         let members = self.members().await?;
         Ok(Response::new(pb::MemberListResponse { header: self.header(), members }))
     }
@@ -104,10 +109,12 @@ impl Cluster for ClusterService {
         &self,
         request: Request<pb::MemberAddRequest>,
     ) -> Result<Response<pb::MemberAddResponse>, Status> {
+        let credentials = Credentials::of(&request);
         let urls = request.into_inner().peer_ur_ls;
         if !valid_peer_urls(&urls) {
             return Err(Error::MemberBadUrls.into());
         }
+        self.gate.admin(&credentials).await?;
         if urls.iter().any(|url| self.info.read().peer_urls.contains(url)) {
             return Err(Error::PeerUrlExists.into());
         }
@@ -118,6 +125,7 @@ impl Cluster for ClusterService {
         &self,
         request: Request<pb::MemberRemoveRequest>,
     ) -> Result<Response<pb::MemberRemoveResponse>, Status> {
+        self.gate.admin(&Credentials::of(&request)).await?;
         self.known(request.into_inner().id).await?;
         Err(Error::MemberNotEnoughStarted.into())
     }
@@ -126,6 +134,7 @@ impl Cluster for ClusterService {
         &self,
         request: Request<pb::MemberUpdateRequest>,
     ) -> Result<Response<pb::MemberUpdateResponse>, Status> {
+        self.gate.admin(&Credentials::of(&request)).await?;
         let request = request.into_inner();
         self.known(request.id).await?;
         self.info.write().peer_urls = request.peer_ur_ls;
@@ -137,6 +146,7 @@ impl Cluster for ClusterService {
         &self,
         request: Request<pb::MemberPromoteRequest>,
     ) -> Result<Response<pb::MemberPromoteResponse>, Status> {
+        self.gate.admin(&Credentials::of(&request)).await?;
         self.known(request.into_inner().id).await?;
         Err(Error::MemberNotLearner.into())
     }

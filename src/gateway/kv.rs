@@ -2,9 +2,11 @@
 
 use super::error::{Error, read_failed};
 use super::{Context, validate};
+use crate::auth::Credentials;
 use crate::backend::{Log, Sessions};
-use crate::keyspace::command::{Op, Reply, command};
-use crate::keyspace::error::ReadError;
+use crate::keyspace::auth::Authority;
+use crate::keyspace::command::{Op, Reply};
+use crate::keyspace::error::{ReadError, Refusal};
 use crate::keyspace::reader::{Piece, Reader};
 use crate::keyspace::txn::is_read_only;
 use leaseway_proto::etcdserverpb as pb;
@@ -36,11 +38,8 @@ impl<L, S> KvService<L, S> {
 /// Runs a read that may take long off the serving threads.
 async fn blocking<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, ReadError> + Send + 'static,
-) -> Result<T, Status> {
-    match tokio::task::spawn_blocking(read).await {
-        Ok(result) => result.map_err(read_failed),
-        Err(error) => Err(Status::internal(error.to_string())),
-    }
+) -> Result<Result<T, ReadError>, Status> {
+    tokio::task::spawn_blocking(read).await.map_err(|error| Status::internal(error.to_string()))
 }
 
 /// Whether a range may touch many keys.
@@ -56,9 +55,25 @@ impl<L: Log, S: Sessions> KvService<L, S> {
         Ok(())
     }
 
+    async fn read(
+        &self,
+        request: &pb::RangeRequest,
+        who: Option<Authority>,
+    ) -> Result<Result<RangeReply, ReadError>, Status> {
+        if !is_long(request) {
+            return Ok(self.context.reader.range(request, who.as_ref()));
+        }
+        let (reader, request) = (self.context.reader.clone(), request.clone());
+        blocking(move || reader.range(&request, who.as_ref())).await
+    }
+
     /// Orders a command; returns its reply and the header for it.
-    async fn order(&self, op: Op) -> Result<(Reply, pb::ResponseHeader), Status> {
-        let outcome = self.context.log.propose(command(op)).await.map_err(Error::from)?;
+    async fn order(
+        &self,
+        op: Op,
+        credentials: &Credentials,
+    ) -> Result<(Reply, pb::ResponseHeader), Status> {
+        let outcome = self.context.propose(op, credentials).await?;
         let reply = outcome.reply.map_err(Error::from)?;
         Ok((reply, self.context.identity.header(outcome.revision)))
     }
@@ -74,16 +89,16 @@ impl<L: Log, S: Sessions> Kv for KvService<L, S> {
         &self,
         request: Request<pb::RangeRequest>,
     ) -> Result<Response<RangeReply>, Status> {
+        let credentials = Credentials::of(&request);
         let request = request.into_inner();
         validate::range(&request)?;
         self.context.metrics.keyspace.range_total.inc();
         self.read_point(request.serializable).await?;
-        let mut reply = if is_long(&request) {
-            let reader = self.context.reader.clone();
-            blocking(move || reader.range(&request, None)).await?
-        } else {
-            self.context.reader.range(&request, None).map_err(read_failed)?
-        };
+        let mut reply = self
+            .context
+            .on_behalf(&credentials, |who| self.read(&request, who))
+            .await?
+            .map_err(read_failed)?;
         let revision = reply.header.map_or(0, |header| header.revision);
         reply.header = Some(self.context.identity.header(revision));
         Ok(Response::new(reply))
@@ -95,10 +110,16 @@ impl<L: Log, S: Sessions> Kv for KvService<L, S> {
         &self,
         request: Request<pb::RangeRequest>,
     ) -> Result<Response<Self::RangeStreamStream>, Status> {
+        let credentials = Credentials::of(&request);
         let request = request.into_inner();
         validate::range_stream(&request)?;
         self.read_point(request.serializable).await?;
-        let mut streaming = Streaming::start(&self.context, request)?;
+        let start = |who: Option<Authority>| {
+            let started = Streaming::start(&self.context, request.clone(), who.as_ref());
+            std::future::ready(Ok(started))
+        };
+        let started = self.context.on_behalf(&credentials, start).await?;
+        let mut streaming = started.map_err(Error::from)?;
         let identity = self.context.identity;
         // Each piece is about as large as a request may be; one is ready while the client reads
         // another. No thread waits for a client.
@@ -106,7 +127,7 @@ impl<L: Log, S: Sessions> Kv for KvService<L, S> {
         tokio::spawn(async move {
             loop {
                 let step = blocking(move || streaming.next().map(|reply| (reply, streaming))).await;
-                let (answer, rest) = match step {
+                let (answer, rest) = match step.and_then(|step| step.map_err(read_failed)) {
                     Ok(((mut reply, last), streaming)) => {
                         let header = reply.header.take();
                         reply.header = header.map(|header| identity.header(header.revision));
@@ -131,11 +152,12 @@ impl<L: Log, S: Sessions> Kv for KvService<L, S> {
         &self,
         request: Request<pb::PutRequest>,
     ) -> Result<Response<pb::PutResponse>, Status> {
+        let credentials = Credentials::of(&request);
         let request = request.into_inner();
         validate::put(&request)?;
         self.context.within_quota(validate::put_cost(&request)).await?;
         validate::size(&request, &self.context.limits)?;
-        match self.order(Op::Put(request)).await? {
+        match self.order(Op::Put(request), &credentials).await? {
             (Reply::Put(mut response), header) => {
                 response.header = Some(header);
                 Ok(Response::new(response))
@@ -148,10 +170,11 @@ impl<L: Log, S: Sessions> Kv for KvService<L, S> {
         &self,
         request: Request<pb::DeleteRangeRequest>,
     ) -> Result<Response<pb::DeleteRangeResponse>, Status> {
+        let credentials = Credentials::of(&request);
         let request = request.into_inner();
         validate::delete(&request)?;
         validate::size(&request, &self.context.limits)?;
-        match self.order(Op::DeleteRange(request)).await? {
+        match self.order(Op::DeleteRange(request), &credentials).await? {
             (Reply::DeleteRange(mut response), header) => {
                 response.header = Some(header);
                 Ok(Response::new(response))
@@ -164,20 +187,26 @@ impl<L: Log, S: Sessions> Kv for KvService<L, S> {
         &self,
         request: Request<pb::TxnRequest>,
     ) -> Result<Response<pb::TxnResponse>, Status> {
+        let credentials = Credentials::of(&request);
         let request = request.into_inner();
         validate::txn(&request, self.context.limits.max_txn_ops)?;
         self.context.metrics.keyspace.txn_total.inc();
         if is_read_only(&request) {
             self.read_point(false).await?;
-            let reader = self.context.reader.clone();
-            let mut response = blocking(move || reader.txn(&request, None)).await?;
+            let request = Arc::new(request);
+            let read = |who: Option<Authority>| {
+                let (reader, request) = (self.context.reader.clone(), request.clone());
+                blocking(move || reader.txn(&request, who.as_ref()))
+            };
+            let read = self.context.on_behalf(&credentials, read).await?;
+            let mut response = read.map_err(read_failed)?;
             let revision = response.header.map_or(0, |header| header.revision);
             response.header = Some(self.context.identity.header(revision));
             return Ok(Response::new(response));
         }
         self.context.within_quota(validate::txn_cost(&request)).await?;
         validate::size(&request, &self.context.limits)?;
-        match self.order(Op::Txn(request)).await? {
+        match self.order(Op::Txn(request), &credentials).await? {
             (Reply::Txn(mut response), header) => {
                 response.header = Some(header);
                 Ok(Response::new(response))
@@ -190,9 +219,11 @@ impl<L: Log, S: Sessions> Kv for KvService<L, S> {
         &self,
         request: Request<pb::CompactionRequest>,
     ) -> Result<Response<pb::CompactionResponse>, Status> {
+        let credentials = Credentials::of(&request);
         let request = request.into_inner();
         let physical = request.physical;
-        match self.order(Op::Compact(request)).await? {
+        self.context.admin(&credentials).await?;
+        match self.order(Op::Compact(request), &credentials).await? {
             (Reply::Compact(revision), header) => {
                 if physical {
                     self.context.log.compacted(revision).await.map_err(Error::from)?;
@@ -221,9 +252,13 @@ struct Streaming {
 }
 
 impl Streaming {
-    fn start<L, S>(context: &Context<L, S>, request: pb::RangeRequest) -> Result<Self, Error> {
+    fn start<L, S>(
+        context: &Context<L, S>,
+        request: pb::RangeRequest,
+        who: Option<&Authority>,
+    ) -> Result<Self, Refusal> {
         let reader = context.reader.clone();
-        let (at, current) = reader.pin(&request, None)?;
+        let (at, current) = reader.pin(&request, who)?;
         // etcd takes a negative limit for none, and then sends everything in one piece.
         let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0);
         let left = limit.unwrap_or(usize::MAX);

@@ -2,12 +2,16 @@
 
 use super::Context;
 use super::error::Error;
+use crate::auth::Credentials;
 use crate::backend::{Log, Sessions};
+use crate::keyspace::auth::{AuthState, Authority};
+use crate::lease::TimeToLive;
 use bytes::Bytes;
 use leaseway_proto::etcdserverpb as pb;
 use leaseway_proto::server::etcdserverpb::lease_server::Lease;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
@@ -16,6 +20,9 @@ type KeepAlives = Pin<Box<dyn Stream<Item = Result<pb::LeaseKeepAliveResponse, S
 
 /// What a lease counts for in the quota, in bytes; etcd's figure.
 const LEASE_COST: usize = 64;
+
+/// How often a lease's keys are looked at again because users and roles change meanwhile.
+const ATTEMPTS: usize = 8;
 
 /// The Lease service over leases on sessions.
 pub struct LeaseService<L, S> {
@@ -29,16 +36,50 @@ impl<L, S> LeaseService<L, S> {
     }
 }
 
+impl<L: Log, S: Sessions> LeaseService<L, S> {
+    /// What is known of a lease, with its keys, if all of those may be read by whoever asks.
+    async fn with_keys(
+        &self,
+        credentials: &Credentials,
+        id: i64,
+    ) -> Result<Option<TimeToLive>, Error> {
+        for _ in 0..ATTEMPTS {
+            let before = self.context.reader.view().auth().revision;
+            let found = self.context.leases.time_to_live(id, true).await?;
+            let keys = found.as_ref().map_or(&[][..], |found| &found.keys);
+            let judged = AtomicU64::new(before);
+            let permit = |auth: &AuthState, who: Option<&Authority>| {
+                judged.store(auth.revision, Ordering::Relaxed);
+                auth.anybody(who)?;
+                if auth.admin(who).is_ok() {
+                    return Ok(());
+                }
+                let rights = auth.rights(who);
+                keys.iter().try_for_each(|key| rights.read(key, &[]))
+            };
+            self.context.permitted(credentials, permit).await?;
+            // Otherwise the keys may be of before a change, and the permission of after it.
+            if judged.load(Ordering::Relaxed) == before {
+                return Ok(found);
+            }
+        }
+        Err(Error::AuthOldRevision)
+    }
+}
+
 #[tonic::async_trait]
 impl<L: Log, S: Sessions> Lease for LeaseService<L, S> {
     async fn lease_grant(
         &self,
         request: Request<pb::LeaseGrantRequest>,
     ) -> Result<Response<pb::LeaseGrantResponse>, Status> {
+        let credentials = Credentials::of(&request);
         let request = request.into_inner();
         self.context.within_quota(LEASE_COST).await?;
-        let granted =
-            self.context.leases.grant(request.id, request.ttl).await.map_err(Error::from)?;
+        let authority = self.context.anybody(&credentials).await?;
+        let (id, ttl) = (request.id, request.ttl);
+        let granted = self.context.leases.grant(id, ttl, authority.as_ref()).await;
+        let granted = granted.map_err(Error::from)?;
         let metrics = &self.context.metrics.lease;
         metrics.granted_total.inc();
         metrics.ttl.observe_seconds(u64::try_from(granted.ttl).unwrap_or(0));
@@ -54,8 +95,13 @@ impl<L: Log, S: Sessions> Lease for LeaseService<L, S> {
         &self,
         request: Request<pb::LeaseRevokeRequest>,
     ) -> Result<Response<pb::LeaseRevokeResponse>, Status> {
+        let credentials = Credentials::of(&request);
         let id = request.into_inner().id;
-        let revision = self.context.leases.revoke(id).await.map_err(Error::from)?;
+        self.context.anybody(&credentials).await?;
+        let revoke =
+            async |who: Option<Authority>| Ok(self.context.leases.revoke(id, who.as_ref()).await);
+        let revoked = self.context.on_behalf(&credentials, revoke).await?;
+        let revision = revoked.map_err(Error::from)?;
         self.context.metrics.lease.revoked_total.inc();
         let header = Some(self.context.identity.header(revision));
         Ok(Response::new(pb::LeaseRevokeResponse { header }))
@@ -68,21 +114,29 @@ impl<L: Log, S: Sessions> Lease for LeaseService<L, S> {
         request: Request<Streaming<pb::LeaseKeepAliveRequest>>,
     ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
         let context = self.context.clone();
+        let credentials = Credentials::of(&request);
         // One renewal at a time, in the client's order; the next is taken when the answer before it
         // has been.
         let answers = request.into_inner().then(move |request| {
-            let context = context.clone();
-            async move { keep_alive(&context, request?.id).await }
+            let (context, credentials) = (context.clone(), credentials.clone());
+            async move { keep_alive(&context, &credentials, request?.id).await }
         });
-        Ok(Response::new(Box::pin(answers)))
+        // The first error is the last word.
+        Ok(Response::new(Box::pin(until_error(answers))))
     }
 
     async fn lease_time_to_live(
         &self,
         request: Request<pb::LeaseTimeToLiveRequest>,
     ) -> Result<Response<pb::LeaseTimeToLiveResponse>, Status> {
+        let credentials = Credentials::of(&request);
         let pb::LeaseTimeToLiveRequest { id, keys } = request.into_inner();
-        let found = self.context.leases.time_to_live(id, keys).await.map_err(Error::from)?;
+        let found = if keys {
+            self.with_keys(&credentials, id).await?
+        } else {
+            self.context.anybody(&credentials).await?;
+            self.context.leases.time_to_live(id, false).await.map_err(Error::from)?
+        };
         let header = Some(self.context.identity.header(self.context.revision()));
         Ok(Response::new(match found {
             Some(found) => pb::LeaseTimeToLiveResponse {
@@ -103,8 +157,20 @@ impl<L: Log, S: Sessions> Lease for LeaseService<L, S> {
 
     async fn lease_leases(
         &self,
-        _: Request<pb::LeaseLeasesRequest>,
+        request: Request<pb::LeaseLeasesRequest>,
     ) -> Result<Response<pb::LeaseLeasesResponse>, Status> {
+        let credentials = Credentials::of(&request);
+        // All leases, or none for whoever may not read each key on them.
+        let leases = self.context.reader.leases();
+        let permit = |auth: &AuthState, who: Option<&Authority>| {
+            auth.anybody(who)?;
+            if auth.admin(who).is_ok() {
+                return Ok(());
+            }
+            let all = leases.all().value;
+            all.iter().try_for_each(|lease| auth.read_lease(who, leases, lease.id))
+        };
+        self.context.permitted(&credentials, permit).await?;
         let ids = self.context.leases.all().await.map_err(Error::from)?;
         Ok(Response::new(pb::LeaseLeasesResponse {
             header: Some(self.context.identity.header(self.context.revision())),
@@ -113,10 +179,26 @@ impl<L: Log, S: Sessions> Lease for LeaseService<L, S> {
     }
 }
 
+/// Ends a stream behind its first error.
+fn until_error<T>(
+    stream: impl Stream<Item = Result<T, Status>>,
+) -> impl Stream<Item = Result<T, Status>> {
+    let mut failed = false;
+    stream.take_while(move |item| !std::mem::replace(&mut failed, item.is_err()))
+}
+
 async fn keep_alive<L: Log, S: Sessions>(
     context: &Context<L, S>,
+    credentials: &Credentials,
     id: i64,
 ) -> Result<pb::LeaseKeepAliveResponse, Status> {
+    if context.reader.view().auth_enabled() {
+        let may = |auth: &AuthState, who: Option<&Authority>| {
+            auth.anybody(who)?;
+            auth.write_lease(who, context.reader.leases(), id)
+        };
+        context.permitted(credentials, may).await?;
+    }
     // The revision is taken before the renewal, so that no client sees a lease renewed at a
     // revision at which it had ended.
     let header = Some(context.identity.header(context.revision()));

@@ -2,8 +2,9 @@
 
 use super::error::{Error, read_failed};
 use super::{Context, ETCD_VERSION, STORAGE_VERSION};
+use crate::auth::Credentials;
 use crate::backend::{Log, Sessions};
-use crate::keyspace::command::{AlarmChange, Op, Reply, command};
+use crate::keyspace::command::{AlarmChange, Op, Reply};
 use crate::storage::{Engine, StorageError, Table};
 use leaseway_proto::etcdserverpb as pb;
 use leaseway_proto::etcdserverpb::alarm_request::AlarmAction;
@@ -94,8 +95,15 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
         &self,
         request: Request<pb::AlarmRequest>,
     ) -> Result<Response<pb::AlarmResponse>, Status> {
+        let credentials = Credentials::of(&request);
         let request = request.into_inner();
-        let raise = match AlarmAction::try_from(request.action) {
+        let action = AlarmAction::try_from(request.action);
+        if action == Ok(AlarmAction::Get) {
+            self.context.anybody(&credentials).await?;
+        } else {
+            self.context.admin(&credentials).await?;
+        }
+        let raise = match action {
             Ok(AlarmAction::Activate) => true,
             Ok(AlarmAction::Deactivate) => false,
             Ok(AlarmAction::Get) | Err(_) => {
@@ -112,7 +120,7 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
         if !none {
             let (member, alarm) = (request.member_id, request.alarm);
             let op = Op::Alarm(AlarmChange { raise, member, alarm });
-            let outcome = self.context.log.propose(command(op)).await.map_err(Error::from)?;
+            let outcome = self.context.propose(op, &credentials).await?;
             revision = outcome.revision;
             if let Reply::Alarm(alarms) = outcome.reply.map_err(Error::from)? {
                 response.alarms = alarms;
@@ -124,8 +132,9 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
 
     async fn status(
         &self,
-        _: Request<pb::StatusRequest>,
+        request: Request<pb::StatusRequest>,
     ) -> Result<Response<pb::StatusResponse>, Status> {
+        self.context.anybody(&Credentials::of(&request)).await?;
         let published = self.context.reader.view().now();
         let identity = self.context.identity;
         let alarms = self.context.reader.shared().alarms.list(0).value;
@@ -149,8 +158,9 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
 
     async fn defragment(
         &self,
-        _: Request<pb::DefragmentRequest>,
+        request: Request<pb::DefragmentRequest>,
     ) -> Result<Response<pb::DefragmentResponse>, Status> {
+        self.context.admin(&Credentials::of(&request)).await?;
         (self.shrink)().await?;
         // etcd leaves the header out here.
         Ok(Response::new(pb::DefragmentResponse::default()))
@@ -158,8 +168,9 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
 
     async fn hash(
         &self,
-        _: Request<pb::HashRequest>,
+        request: Request<pb::HashRequest>,
     ) -> Result<Response<pb::HashResponse>, Status> {
+        self.context.admin(&Credentials::of(&request)).await?;
         let header = Some(self.context.identity.header(self.context.revision()));
         let engine = self.engine.clone();
         let hash = off_thread(move || hash_store(&*engine))
@@ -172,6 +183,7 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
         &self,
         request: Request<pb::HashKvRequest>,
     ) -> Result<Response<pb::HashKvResponse>, Status> {
+        self.context.admin(&Credentials::of(&request)).await?;
         let revision = request.into_inner().revision;
         let reader = self.context.reader.clone();
         let found = off_thread(move || reader.hash_kv(revision)).await?.map_err(read_failed)?;
@@ -187,8 +199,9 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
 
     async fn snapshot(
         &self,
-        _: Request<pb::SnapshotRequest>,
+        request: Request<pb::SnapshotRequest>,
     ) -> Result<Response<Self::SnapshotStream>, Status> {
+        self.context.admin(&Credentials::of(&request)).await?;
         Err(Status::unimplemented("snapshots are not offered by this version"))
     }
 
@@ -196,6 +209,7 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
         &self,
         request: Request<pb::MoveLeaderRequest>,
     ) -> Result<Response<pb::MoveLeaderResponse>, Status> {
+        self.context.admin(&Credentials::of(&request)).await?;
         // Moving leadership to the leader is no move.
         if request.into_inner().target_id == self.context.identity.member_id {
             return Ok(Response::new(pb::MoveLeaderResponse::default()));
@@ -207,6 +221,7 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
         &self,
         request: Request<pb::DowngradeRequest>,
     ) -> Result<Response<pb::DowngradeResponse>, Status> {
+        self.context.admin(&Credentials::of(&request)).await?;
         let request = request.into_inner();
         match DowngradeAction::try_from(request.action) {
             Ok(DowngradeAction::Cancel) => Ok(Response::new(self.downgrade_answer())),

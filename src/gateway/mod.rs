@@ -4,6 +4,7 @@
 //! refused before it reaches the log. Deliberately absent: any state of its own.
 
 pub mod auth;
+pub mod authority;
 pub mod cluster;
 pub mod dispatch;
 pub mod error;
@@ -19,6 +20,7 @@ pub mod transport;
 pub mod validate;
 pub mod watch;
 
+use crate::auth::Auth;
 use crate::backend::{Log, Sessions};
 use crate::keyspace::command::{AlarmChange, Op, internal};
 use crate::keyspace::reader::Reader;
@@ -56,6 +58,8 @@ pub struct Context<L, S> {
     pub leases: Arc<Leases<L, S>>,
     /// Who answers.
     pub identity: Identity,
+    /// Who requests come from.
+    pub auth: Auth,
     /// Limits on requests.
     pub limits: Limits,
     /// What is counted.

@@ -1,6 +1,9 @@
 //! The Watch service: requests to the hub, notices to answers.
 
+use super::authority::Gate;
+use super::error::Error;
 use super::identity::Identity;
+use crate::auth::Credentials;
 use crate::watch::{Batch, CreateWatcher, Hub, KeyRange, Notice, Notices, StreamControl, What};
 use bytes::Bytes;
 use leaseway_proto::etcdserverpb::watch_create_request::FilterType;
@@ -59,12 +62,13 @@ pub struct WatchService {
     hub: Hub,
     identity: Identity,
     options: WatchOptions,
+    gate: Arc<dyn Gate>,
 }
 
 impl WatchService {
-    /// Serves the watchers of `hub`.
-    pub fn new(hub: Hub, identity: Identity, options: WatchOptions) -> Self {
-        Self { hub, identity, options }
+    /// Serves the watchers of `hub` to those whom `gate` lets through.
+    pub fn new(hub: Hub, identity: Identity, options: WatchOptions, gate: Arc<dyn Gate>) -> Self {
+        Self { hub, identity, options, gate }
     }
 }
 
@@ -84,6 +88,8 @@ impl Watch for WatchService {
         let (control, notices) = self.hub.open().map_err(|_| stopped())?;
         let failure = Arc::new(Mutex::new(None));
         let requests = Requests {
+            gate: self.gate.clone(),
+            credentials: Credentials::of(&request),
             inbound: request.into_inner(),
             control,
             interval: self.options.jittered_interval(),
@@ -104,6 +110,9 @@ impl Watch for WatchService {
 
 /// The inbound half of a stream.
 struct Requests {
+    gate: Arc<dyn Gate>,
+    /// Of the whole stream; looked at anew for each watcher.
+    credentials: Credentials,
     inbound: Streaming<WatchRequest>,
     control: StreamControl,
     interval: Duration,
@@ -136,11 +145,24 @@ impl Requests {
         }
     }
 
+    /// Why a watcher is not to be, as far as that depends on who asks.
+    async fn refusal(&self, request: &WatchCreateRequest) -> Option<&'static str> {
+        // Refused whoever asks.
+        if request.start_revision < 0 {
+            return None;
+        }
+        // No key stands for the smallest one.
+        let key = if request.key.is_empty() { &[0][..] } else { &request.key[..] };
+        let permitted = self.gate.read(&self.credentials, key, &request.range_end).await;
+        permitted.err().map(reason)
+    }
+
     async fn obey(&self, request: WatchRequest) -> Result<(), crate::watch::Closed> {
         match request.request_union {
-            Some(RequestUnion::CreateRequest(request)) => {
-                self.control.create(watcher(&request)).await
-            }
+            Some(RequestUnion::CreateRequest(request)) => match self.refusal(&request).await {
+                Some(reason) => self.control.refuse(reason).await,
+                None => self.control.create(watcher(&request)).await,
+            },
             Some(RequestUnion::CancelRequest(request)) => {
                 self.control.cancel(request.watch_id).await
             }
@@ -148,6 +170,23 @@ impl Requests {
             // etcd ignores what it does not know.
             None => Ok(()),
         }
+    }
+}
+
+/// What etcd gives as the reason to whom it does not let watch: the error's text as its gRPC library
+/// prints it.
+fn reason(error: Error) -> &'static str {
+    match error {
+        Error::InvalidAuthToken => {
+            "rpc error: code = Unauthenticated desc = etcdserver: invalid auth token"
+        }
+        Error::AuthOldRevision => {
+            "rpc error: code = InvalidArgument desc = etcdserver: revision of auth store is old"
+        }
+        Error::UserEmpty => {
+            "rpc error: code = InvalidArgument desc = etcdserver: user name is empty"
+        }
+        _ => "rpc error: code = PermissionDenied desc = etcdserver: permission denied",
     }
 }
 

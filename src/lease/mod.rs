@@ -19,7 +19,10 @@ mod sweep;
 pub mod times;
 
 use crate::backend::{Log, ProposeError, SessionError, SessionId, Sessions};
-use crate::keyspace::command::{self, LeaseGrant, LeaseRenewed, LeaseRevoke, Op, Outcome, Reply};
+use crate::keyspace::auth::Authority;
+use crate::keyspace::command::{
+    self, Command, LeaseGrant, LeaseRenewed, LeaseRevoke, Op, Outcome, Reply,
+};
 use crate::keyspace::error::Refusal;
 use crate::keyspace::leases::Lease;
 use crate::keyspace::reader::Reader;
@@ -131,11 +134,24 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         self.log.propose(command::command(op)).await
     }
 
-    /// Grants a lease. An `id` of 0 lets the server pick a random one.
+    async fn propose_for(
+        &self,
+        authority: Option<&Authority>,
+        op: Op,
+    ) -> Result<Outcome, ProposeError> {
+        self.log.propose(Command { authority: authority.cloned(), op: Some(op) }).await
+    }
+
+    /// Grants a lease to `authority`. An `id` of 0 lets the server pick a random one.
     ///
     /// # Errors
-    /// TTL too large; id taken; refusals by alarm.
-    pub async fn grant(&self, id: i64, ttl: i64) -> Result<Granted, LeaseError> {
+    /// TTL too large; id taken; refusals by alarm, and of nobody.
+    pub async fn grant(
+        &self,
+        id: i64,
+        ttl: i64,
+        authority: Option<&Authority>,
+    ) -> Result<Granted, LeaseError> {
         if ttl > MAX_TTL {
             // A raised alarm is told first, as it would be by the keyspace.
             let alarms = &self.reader.shared().alarms;
@@ -150,21 +166,26 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             if chosen == 0 {
                 continue;
             }
-            match self.grant_as(chosen, ttl).await {
+            match self.grant_as(chosen, ttl, authority).await {
                 Err(LeaseError::Refused(Refusal::LeaseExists)) if id == 0 => {}
                 result => return result,
             }
         }
     }
 
-    async fn grant_as(&self, id: i64, ttl: i64) -> Result<Granted, LeaseError> {
+    async fn grant_as(
+        &self,
+        id: i64,
+        ttl: i64,
+        authority: Option<&Authority>,
+    ) -> Result<Granted, LeaseError> {
         let timeout = seconds(ttl);
         if timeout > self.sessions.maximum() {
             return Err(LeaseError::TtlTooLarge);
         }
         if timeout > self.sessions.longest() {
             let grant = LeaseGrant { id, ttl, session: 0, marker: String::new() };
-            let outcome = self.propose(Op::LeaseGrant(grant)).await?;
+            let outcome = self.propose_for(authority, Op::LeaseGrant(grant)).await?;
             outcome.reply?;
             return Ok(Granted { id, ttl, revision: outcome.revision });
         }
@@ -172,7 +193,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         let created = self.sessions.create(timeout).await?;
         let session = created.id;
         let grant = LeaseGrant { id, ttl, session, marker: created.marker };
-        let outcome = self.propose(Op::LeaseGrant(grant)).await?;
+        let outcome = self.propose_for(authority, Op::LeaseGrant(grant)).await?;
         if let Err(refusal) = outcome.reply {
             self.sessions.close(session).await?;
             return Err(refusal.into());
@@ -191,14 +212,14 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         Ok(Granted { id, ttl, revision: outcome.revision })
     }
 
-    /// Ends a lease and its keys; returns the revision afterwards.
+    /// Ends a lease and its keys for `authority`; returns the revision afterwards.
     ///
     /// # Errors
-    /// Lease not found.
-    pub async fn revoke(&self, id: i64) -> Result<i64, LeaseError> {
+    /// Lease not found; `authority` may not write its keys.
+    pub async fn revoke(&self, id: i64, authority: Option<&Authority>) -> Result<i64, LeaseError> {
         self.log.barrier().await?;
         let session = self.reader.leases().session(id).value;
-        let outcome = self.propose(Op::LeaseRevoke(LeaseRevoke { id })).await?;
+        let outcome = self.propose_for(authority, Op::LeaseRevoke(LeaseRevoke { id })).await?;
         outcome.reply?;
         if let Some((session, _)) = session.filter(|(session, _)| *session != 0) {
             self.times.forget(session);

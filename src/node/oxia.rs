@@ -1,6 +1,7 @@
 //! A gateway on an Oxia cluster. Whatever it keeps in its data directory is a cache.
 
 use super::{Base, Publisher, StopLog, assemble, longest_session};
+use crate::auth::Auth;
 use crate::backend::Duty;
 use crate::backend::oxia::client::{Client, Config as ClientConfig, RECORD_BYTES_MAX};
 use crate::backend::oxia::cluster::ClusterShard;
@@ -78,7 +79,8 @@ pub(super) async fn open(
         max_feature_level: MAX_FEATURE_LEVEL,
         ..Member::default()
     };
-    start(config, shard, names, engine, member, metrics).await
+    let auth = Auth::new(&config.auth)?;
+    start(config, shard, names, engine, member, auth, metrics).await
 }
 
 /// An empty store: what a process before this one left is not trusted.
@@ -98,6 +100,7 @@ async fn start<S: Shard>(
     names: Names,
     engine: Arc<dyn Engine>,
     member: Member,
+    auth: Auth,
     metrics: Arc<Metrics>,
 ) -> Result<(Node, App), String> {
     let threads = |error| format!("cannot start threads: {error}");
@@ -159,7 +162,8 @@ async fn start<S: Shard>(
         leases.clone().run_unkept_expiry(move |ended| expired.lease.expired_total.add(ended));
     let stopping = log.clone();
     let stop_log: StopLog = Box::new(move || Box::pin(async move { stopping.stop().await }));
-    let base = Base { failed, failure, stop_log, apply, hub, engine: engine.clone(), metrics };
+    let base =
+        Base { auth, failed, failure, stop_log, apply, hub, engine: engine.clone(), metrics };
     let looking = members::run(members::Parts {
         shard: shard.clone(),
         names: names.clone(),

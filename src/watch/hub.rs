@@ -69,6 +69,7 @@ pub(super) struct StreamId(u64);
 pub(super) enum Command {
     Open(StreamId, Arc<Outbox>),
     Create(StreamId, CreateWatcher, OwnedSemaphorePermit),
+    Refuse(StreamId, &'static str, OwnedSemaphorePermit),
     Cancel(StreamId, i64, OwnedSemaphorePermit),
     Progress(StreamId, OwnedSemaphorePermit),
     /// Time for periodic progress.
@@ -406,6 +407,7 @@ impl Worker {
         match command {
             Command::Open(stream, outbox) => self.fanout.registry.open(stream, outbox),
             Command::Create(stream, asked, permit) => return self.create(stream, asked, permit),
+            Command::Refuse(stream, reason, permit) => self.refuse(stream, reason, permit),
             Command::Cancel(stream, watch_id, permit) => {
                 if self.fanout.registry.cancel(stream, watch_id) {
                     let revision = self.now().revision;
@@ -439,6 +441,12 @@ impl Worker {
         self.fanout.resume(slots)
     }
 
+    fn refuse(&mut self, stream: StreamId, reason: &'static str, permit: OwnedSemaphorePermit) {
+        let (revision, what) = (self.now().revision, What::Refused(reason));
+        let notice = Notice { watch_id: -1, revision, what };
+        self.fanout.registry.answer(stream, notice, Some(permit));
+    }
+
     fn create(
         &mut self,
         stream: StreamId,
@@ -458,9 +466,7 @@ impl Worker {
             None
         };
         if let Some(reason) = refusal {
-            let what = What::Refused(reason);
-            let notice = Notice { watch_id: -1, revision: now.revision, what };
-            registry.answer(stream, notice, Some(permit));
+            self.refuse(stream, reason, permit);
             return Ok(());
         }
         let watch_id = if asked.watch_id != 0 { asked.watch_id } else { free_id(state) };

@@ -28,6 +28,13 @@ impl StreamControl {
         Ok(())
     }
 
+    /// Answers `Refused` to a request for a watcher.
+    pub async fn refuse(&self, reason: &'static str) -> Result<(), Closed> {
+        let permit = self.permit().await?;
+        self.shared.command(Command::Refuse(self.stream, reason, permit));
+        Ok(())
+    }
+
     /// Ends a watcher; answered by `Canceled`, or not at all when there is none.
     pub async fn cancel(&self, watch_id: i64) -> Result<(), Closed> {
         let permit = self.permit().await?;

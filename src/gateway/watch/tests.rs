@@ -1,4 +1,5 @@
 use super::*;
+use crate::gateway::authority::Open;
 use crate::keyspace::event::History;
 use crate::watch::Settings;
 use crate::watch::fake::{Change, FakeHistory};
@@ -72,7 +73,8 @@ impl Fixture {
         let hub = Hub::start(history.clone(), Settings::default()).expect("threads");
         let options =
             WatchOptions { progress_interval: Duration::from_millis(100), max_request_bytes: 0 };
-        let service = WatchServer::new(WatchService::new(hub.clone(), IDENTITY, options));
+        let service =
+            WatchServer::new(WatchService::new(hub.clone(), IDENTITY, options, Arc::new(Open)));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
         let incoming = TcpIncoming::from(listener);
