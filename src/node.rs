@@ -52,7 +52,7 @@ use crate::keyspace::view::View;
 use crate::lease::times::Times;
 use crate::lease::{Leases, time_at_start};
 use crate::storage::redb_engine::{self, RedbEngine};
-use crate::storage::tables::meta;
+use crate::storage::tables::{meta, rows};
 use crate::storage::{Durability, Engine, StorageError};
 use crate::telemetry::Metrics;
 use crate::watch::{Hub, Settings};
@@ -116,6 +116,7 @@ impl Node {
         let shared = machine.shared().clone();
         let reader = Reader::new(shared.clone(), engine.clone(), view.clone());
         let hub = Hub::start(Arc::new(reader.clone()), Settings::default())?;
+        count_keys(&metrics, &reader);
         let (failed, failure) = watch::channel(None);
         let parts = Parts {
             machine,
@@ -267,6 +268,13 @@ fn report(failed: watch::Sender<Option<String>>) -> Box<dyn FnOnce(&StorageError
     })
 }
 
+/// Counts the living keys of a loaded keyspace, before its log runs; from then on the publisher counts.
+fn count_keys(metrics: &Metrics, reader: &Reader) {
+    // Nothing compacts yet, so this can't fail.
+    let living = reader.count(b"\0", b"\0", reader.view().now().visible.revision);
+    metrics.keyspace.keys.set(living.map_or(0, |living| living as i64));
+}
+
 /// Measures commits; those longer than `slow` are logged, unless it is zero.
 fn observe(metrics: Arc<Metrics>, slow: Duration) -> OnCommit {
     Box::new(move |took, synced| {
@@ -322,6 +330,8 @@ fn assemble<L: Log, S: Sessions>(
         max_txn_ops: config.limits.max_txn_ops,
         quota_bytes: config.quota_backend_bytes.and_then(|quota| i64::try_from(quota).ok()),
     };
+    metrics.server.member_id.get_or_init(|| identity.member_id);
+    metrics.keyspace.quota_bytes.set(limits.quota_bytes.unwrap_or(0));
     let context =
         Arc::new(Context { log, reader, leases, identity, auth, limits, metrics: metrics.clone() });
     let (serving, status) = watch::channel(ServingStatus::Serving);
@@ -383,16 +393,23 @@ struct Publisher {
 
 impl Publish for Publisher {
     fn publish(&self, revisions: Vec<RevisionEvents>, visible: Visible) {
-        let mut puts = 0;
-        let mut deletes = 0;
+        let (mut puts, mut put_bytes, mut created, mut deletes) = (0, 0, 0, 0);
         for event in revisions.iter().flat_map(|revision| revision.events.iter()) {
             match event.kind {
-                EventKind::Put => puts += 1,
+                EventKind::Put => {
+                    puts += 1;
+                    created += i64::from(event.create);
+                    let value = rows::summarize(&event.kv).map_or(0, |row| row.value.len());
+                    put_bytes += event.key.len() + value;
+                }
                 EventKind::Delete => deletes += 1,
             }
         }
-        self.metrics.keyspace.put_total.add(puts);
-        self.metrics.keyspace.delete_total.add(deletes);
+        let keyspace = &self.metrics.keyspace;
+        keyspace.put_total.add(puts);
+        keyspace.put_bytes.add(put_bytes as i64);
+        keyspace.keys.add(created - deletes);
+        keyspace.delete_total.add(deletes as u64);
         self.hub.publish(revisions, visible);
     }
 }
@@ -436,7 +453,6 @@ impl<L: Log, S: Sessions> HealthState for NodeState<L, S> {
         metrics.keyspace.current_revision.set(published.visible.revision);
         metrics.keyspace.compact_revision.set(published.visible.compacted.max(0));
         let shared = self.context.reader.shared();
-        metrics.keyspace.keys.set(signed(shared.index.len() as u64));
         metrics.keyspace.db_bytes.set(signed(self.engine.file_bytes()));
         metrics.keyspace.db_in_use_bytes.set(shared.row_bytes.load(Relaxed));
         let watching = self.hub.stats();

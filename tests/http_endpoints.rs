@@ -133,39 +133,3 @@ fn http_moves_to_its_own_port_when_it_has_one() {
     let _ = std::io::Read::read_to_end(&mut stream, &mut answer);
     assert!(!answer.starts_with(b"HTTP/1.1"), "{}", String::from_utf8_lossy(&answer));
 }
-
-#[test]
-fn metrics_have_etcds_names_and_types() {
-    let ours = Server::start(&["--metrics=extensive"]);
-    ours.http("GET", "/readyz", &[]);
-    let text = ours.http("GET", "/metrics", &[]).body;
-    let have: std::collections::BTreeSet<&str> = types(&text).collect();
-    for name in [
-        "etcd_server_has_leader gauge",
-        "etcd_server_is_leader gauge",
-        "etcd_server_proposals_committed_total gauge",
-        "etcd_mvcc_db_total_size_in_bytes gauge",
-        "etcd_debugging_mvcc_keys_total gauge",
-        "etcd_disk_wal_fsync_duration_seconds histogram",
-        "etcd_network_client_grpc_sent_bytes_total counter",
-        "grpc_server_handling_seconds histogram",
-        "leaseway_build_info gauge",
-    ] {
-        assert!(have.contains(name), "missing: {name}");
-    }
-    let Some(etcd) = real_etcd() else {
-        eprintln!("skipped: no etcd binary");
-        return;
-    };
-    let theirs = Server::start_etcd(&etcd, &["--metrics=extensive"]);
-    theirs.http("GET", "/readyz", &[]);
-    let text = theirs.http("GET", "/metrics", &[]).body;
-    let want: std::collections::BTreeSet<&str> = types(&text).collect();
-    let own: Vec<_> =
-        have.difference(&want).filter(|name| !name.starts_with("leaseway_")).collect();
-    assert!(own.is_empty(), "etcd has no such metrics: {own:?}");
-}
-
-fn types(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().filter_map(|line| line.strip_prefix("# TYPE "))
-}

@@ -18,22 +18,23 @@ fn header_len(header: &Option<ResponseHeader>) -> usize {
     header.as_ref().map_or(0, |h| encoding::message::encoded_len(1, h))
 }
 
-fn not_decodable() -> DecodeError {
-    // `DecodeError` can only be made by failing to decode; an empty buffer does that.
-    u64::decode_length_delimiter_error()
-}
-
-trait FailingDecode {
-    fn decode_length_delimiter_error() -> DecodeError;
-}
-
-impl FailingDecode for u64 {
-    fn decode_length_delimiter_error() -> DecodeError {
-        match prost::decode_length_delimiter(&[][..]) {
-            Err(error) => error,
-            Ok(_) => unreachable!("an empty buffer holds no length"),
+/// The half of [`Message`] that these types do not offer: no field has a type that would be read.
+macro_rules! encode_only {
+    () => {
+        fn merge_field(
+            &mut self,
+            _: u32,
+            _: WireType,
+            _: &mut impl Buf,
+            _: DecodeContext,
+        ) -> Result<(), DecodeError> {
+            encoding::check_wire_type(WireType::StartGroup, WireType::EndGroup)
         }
-    }
+
+        fn clear(&mut self) {
+            *self = Self::default();
+        }
+    };
 }
 
 /// Stands for `RangeResponse`.
@@ -60,16 +61,6 @@ impl Message for RangeReply {
         }
     }
 
-    fn merge_field(
-        &mut self,
-        _: u32,
-        _: WireType,
-        _: &mut impl Buf,
-        _: DecodeContext,
-    ) -> Result<(), DecodeError> {
-        Err(not_decodable())
-    }
-
     fn encoded_len(&self) -> usize {
         header_len(&self.header)
             + self.kvs.len()
@@ -77,9 +68,7 @@ impl Message for RangeReply {
             + if self.count != 0 { encoding::int64::encoded_len(4, &self.count) } else { 0 }
     }
 
-    fn clear(&mut self) {
-        *self = Self::default();
-    }
+    encode_only!();
 }
 
 /// Stands for `RangeStreamResponse`.
@@ -93,23 +82,11 @@ impl Message for RangeStreamReply {
         encoding::message::encode(1, &self.range_response, buf);
     }
 
-    fn merge_field(
-        &mut self,
-        _: u32,
-        _: WireType,
-        _: &mut impl Buf,
-        _: DecodeContext,
-    ) -> Result<(), DecodeError> {
-        Err(not_decodable())
-    }
-
     fn encoded_len(&self) -> usize {
         encoding::message::encoded_len(1, &self.range_response)
     }
 
-    fn clear(&mut self) {
-        *self = Self::default();
-    }
+    encode_only!();
 }
 
 /// Stands for `WatchResponse`.
@@ -154,16 +131,6 @@ impl Message for WatchReply {
         }
     }
 
-    fn merge_field(
-        &mut self,
-        _: u32,
-        _: WireType,
-        _: &mut impl Buf,
-        _: DecodeContext,
-    ) -> Result<(), DecodeError> {
-        Err(not_decodable())
-    }
-
     fn encoded_len(&self) -> usize {
         let int = |tag, v: &i64| if *v != 0 { encoding::int64::encoded_len(tag, v) } else { 0 };
         let flag = |tag, v: &bool| if *v { encoding::bool::encoded_len(tag, v) } else { 0 };
@@ -181,9 +148,7 @@ impl Message for WatchReply {
             + self.events.iter().map(Bytes::len).sum::<usize>()
     }
 
-    fn clear(&mut self) {
-        *self = Self::default();
-    }
+    encode_only!();
 }
 
 #[cfg(test)]
@@ -251,5 +216,6 @@ mod tests {
         };
         assert_eq!(raw.encode_to_vec(), plain.encode_to_vec());
         assert!(WatchReply::default().encode_to_vec().is_empty());
+        assert!(WatchReply::decode(&plain.encode_to_vec()[..]).is_err());
     }
 }

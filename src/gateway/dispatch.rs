@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, Response, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
 use http_body::Frame;
 use hyper::body::Incoming;
 use tonic::body::Body;
@@ -19,23 +19,26 @@ use tonic::codegen::{BoxFuture, Service};
 use tonic::server::NamedService;
 use tonic::{Code, Status};
 
+use super::messages::{Messages, RequestBody};
 use super::transport::{self, Refusal};
-use crate::telemetry::grpc::{self, Flow, Method};
+use crate::telemetry::methods::{self, Flow, Method};
 use crate::telemetry::{Gauge, Metrics};
 
 /// The text of a call that took longer than its client allowed.
 const DEADLINE_TEXT: &str = "context deadline exceeded";
+/// Under which clients tell their version.
+const CLIENT_VERSION: HeaderName = HeaderName::from_static("client-api-version");
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
 /// A gRPC service, whatever its type.
 trait AnyService: Send + Sync {
-    fn call(&self, request: Request<Incoming>) -> BoxFuture<Response<Body>, Infallible>;
+    fn call(&self, request: Request<RequestBody>) -> BoxFuture<Response<Body>, Infallible>;
 }
 
 impl<S> AnyService for S
 where
     S: Service<
-            Request<Incoming>,
+            Request<RequestBody>,
             Response = Response<Body>,
             Error = Infallible,
             Future = BoxFuture<Response<Body>, Infallible>,
@@ -43,7 +46,7 @@ where
         + Send
         + Sync,
 {
-    fn call(&self, request: Request<Incoming>) -> BoxFuture<Response<Body>, Infallible> {
+    fn call(&self, request: Request<RequestBody>) -> BoxFuture<Response<Body>, Infallible> {
         // Generated services are always ready, and cheap to clone.
         Service::call(&mut self.clone(), request)
     }
@@ -70,7 +73,7 @@ impl Services {
     pub fn add<S>(mut self, service: S) -> Services
     where
         S: Service<
-                Request<Incoming>,
+                Request<RequestBody>,
                 Response = Response<Body>,
                 Error = Infallible,
                 Future = BoxFuture<Response<Body>, Infallible>,
@@ -117,7 +120,7 @@ impl Services {
         };
         match self.entries.iter().find(|(name, _)| *name == service) {
             None => Err(Status::unimplemented(format!("unknown service {service}"))),
-            Some((_, handler)) => match grpc::find(service, method) {
+            Some((_, handler)) => match methods::find(service, method) {
                 None => Err(Status::unimplemented(format!(
                     "unknown method {method} for service {service}"
                 ))),
@@ -133,7 +136,9 @@ impl Services {
         request: Request<Incoming>,
     ) -> Response<Body> {
         let started = Instant::now();
-        self.metrics.grpc.started(call.method);
+        let version = request.headers().get(CLIENT_VERSION).map(HeaderValue::as_bytes);
+        self.metrics.grpc.started(call.method, version);
+        let request = request.map(|body| RequestBody::new(body, call.method, self.metrics.clone()));
         let mut ended = Ended { metrics: &self.metrics, call: Some((call.method, started)) };
         let _held = (call.method.flow == Flow::Unary).then(|| self.unary_in_flight.hold());
         let answer = call.handler.call(request);
@@ -157,8 +162,12 @@ impl Services {
                     body,
                     deadline: deadline.map(|at| Box::pin(tokio::time::sleep_until(at.into()))),
                     end: Some((metrics, call.method, started)),
+                    messages: Messages::default(),
                 })
             });
+        }
+        if failed.is_none() {
+            self.metrics.grpc.sent(call.method, 1);
         }
         ended.with(failed.map_or(Code::Ok, |_| code_of_response(&response)));
         self.warn_if_slow(call.method, started);
@@ -250,6 +259,7 @@ struct StreamBody {
     deadline: Option<Pin<Box<tokio::time::Sleep>>>,
     /// Until the end has been counted.
     end: Option<(Arc<Metrics>, Method, Instant)>,
+    messages: Messages,
 }
 
 impl StreamBody {
@@ -290,6 +300,12 @@ impl http_body::Body for StreamBody {
             return Poll::Ready(frame);
         };
         let mut frame = frame;
+        if let Some(data) = frame.data_ref() {
+            let begun = self.messages.count(data);
+            if let Some((metrics, method, _)) = &self.end {
+                metrics.grpc.sent(*method, begun);
+            }
+        }
         if let Some(trailers) = frame.trailers_ref() {
             let code = trailers.get("grpc-status").map_or(Code::Unknown, code_of);
             let flow = self.end.as_ref().map_or(Flow::BidiStream, |(_, method, _)| method.flow);

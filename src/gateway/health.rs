@@ -5,7 +5,6 @@ use std::convert::Infallible;
 use std::task::{Context, Poll};
 
 use http::{Request, Response};
-use hyper::body::Incoming;
 use tokio::sync::watch;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::WatchStream;
@@ -75,7 +74,11 @@ impl NamedService for HealthService {
     const NAME: &'static str = "grpc.health.v1.Health";
 }
 
-impl Service<Request<Incoming>> for HealthService {
+impl<B> Service<Request<B>> for HealthService
+where
+    B: http_body::Body + Send + 'static,
+    B::Error: Into<tonic::codegen::StdError> + Send + 'static,
+{
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = BoxFuture<Response<Body>, Infallible>;
@@ -84,7 +87,7 @@ impl Service<Request<Incoming>> for HealthService {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+    fn call(&mut self, request: Request<B>) -> Self::Future {
         let service = self.clone();
         Box::pin(async move {
             let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();

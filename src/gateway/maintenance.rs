@@ -161,7 +161,9 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
         request: Request<pb::DefragmentRequest>,
     ) -> Result<Response<pb::DefragmentResponse>, Status> {
         self.context.admin(&Credentials::of(&request)).await?;
-        (self.shrink)().await?;
+        let disk = &self.context.metrics.disk;
+        let _inflight = disk.defrag_inflight.hold();
+        disk.defrag.time((self.shrink)()).await?;
         // etcd leaves the header out here.
         Ok(Response::new(pb::DefragmentResponse::default()))
     }
@@ -173,7 +175,13 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
         self.context.admin(&Credentials::of(&request)).await?;
         let header = Some(self.context.identity.header(self.context.revision()));
         let engine = self.engine.clone();
-        let hash = off_thread(move || hash_store(&*engine))
+        let hashing = off_thread(move || hash_store(&*engine));
+        let hash = self
+            .context
+            .metrics
+            .keyspace
+            .hash
+            .time(hashing)
             .await?
             .map_err(|error| read_failed(error.into()))?;
         Ok(Response::new(pb::HashResponse { header, hash }))
@@ -186,7 +194,15 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
         self.context.admin(&Credentials::of(&request)).await?;
         let revision = request.into_inner().revision;
         let reader = self.context.reader.clone();
-        let found = off_thread(move || reader.hash_kv(revision)).await?.map_err(read_failed)?;
+        let hashing = off_thread(move || reader.hash_kv(revision));
+        let found = self
+            .context
+            .metrics
+            .keyspace
+            .hash_revision
+            .time(hashing)
+            .await?
+            .map_err(read_failed)?;
         Ok(Response::new(pb::HashKvResponse {
             header: Some(self.context.identity.header(found.current)),
             hash: found.hash,

@@ -15,6 +15,7 @@ pub mod kv;
 pub mod lease;
 pub mod listen;
 pub mod maintenance;
+pub mod messages;
 pub mod serve;
 pub mod transport;
 pub mod validate;

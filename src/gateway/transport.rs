@@ -6,7 +6,7 @@
 use http::HeaderValue;
 use tonic::{Code, Status};
 
-use crate::telemetry::grpc::Flow;
+use crate::telemetry::methods::Flow;
 
 /// Translates an error that our gRPC library made while receiving a message; none if it is not one
 /// of these. In a stream, in either direction, the same errors have other words than in a unary

@@ -1,6 +1,6 @@
 //! A gateway on an Oxia cluster. Whatever it keeps in its data directory is a cache.
 
-use super::{Base, Publisher, StopLog, assemble, longest_session};
+use super::{Base, Publisher, StopLog, assemble, count_keys, longest_session};
 use crate::auth::Auth;
 use crate::backend::Duty;
 use crate::backend::oxia::client::{Client, Config as ClientConfig, RECORD_BYTES_MAX};
@@ -110,6 +110,7 @@ async fn start<S: Shard>(
     let shared = machine.shared().clone();
     let reader = Reader::new(shared.clone(), engine.clone(), view.clone());
     let hub = Hub::start(Arc::new(reader.clone()), Settings::default()).map_err(threads)?;
+    count_keys(&metrics, &reader);
     let (failed, mut failure) = watch::channel(None);
     let times = Arc::new(Times::new());
     let member_id = member.member_id;

@@ -1,7 +1,7 @@
 //! Counters, gauges and histograms: plain atomics, so that counting costs next to nothing.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Something that only rises.
 #[derive(Debug, Default)]
@@ -64,10 +64,14 @@ impl Drop for Held<'_> {
 /// Bounds of buckets, in seconds, rising.
 pub type Bounds = &'static [f64];
 
-/// etcd's bounds for what touches the disk: 1 ms to 8.192 s, doubling.
+/// etcd's bounds for requests and for what touches the disk: 1 ms to 8.192 s, doubling.
 pub const DISK_BOUNDS: Bounds = &[
     0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096,
     8.192,
+];
+/// etcd's bounds for hashes of everything: 10 ms to 164 s, doubling.
+pub const HASH_BOUNDS: Bounds = &[
+    0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84,
 ];
 /// The customary bounds for requests, as in etcd's histogram of gRPC methods.
 pub const REQUEST_BOUNDS: Bounds = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
@@ -100,6 +104,14 @@ impl Histogram {
         self.record(taken.as_secs_f64(), u64::try_from(taken.as_micros()).unwrap_or(u64::MAX));
     }
 
+    /// Records how long a future takes; nothing if it is dropped.
+    pub async fn time<T>(&self, future: impl Future<Output = T>) -> T {
+        let started = Instant::now();
+        let output = future.await;
+        self.observe(started.elapsed());
+        output
+    }
+
     /// Records a whole number of seconds.
     pub fn observe_seconds(&self, seconds: u64) {
         self.record(seconds as f64, seconds.saturating_mul(1_000_000));
@@ -109,6 +121,11 @@ impl Histogram {
         let bucket = self.bounds.partition_point(|bound| *bound < value);
         self.buckets[bucket].fetch_add(1, Relaxed);
         self.sum_millionths.fetch_add(millionths, Relaxed);
+    }
+
+    /// Whether nothing has been recorded.
+    pub fn is_empty(&self) -> bool {
+        self.buckets.iter().all(|bucket| bucket.load(Relaxed) == 0)
     }
 
     /// The bounds with the number of values at or below each, the number of all, and their sum.

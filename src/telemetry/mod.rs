@@ -5,10 +5,13 @@
 
 pub mod exposition;
 pub mod grpc;
+mod health;
 pub mod instrument;
 pub mod log;
+pub mod methods;
 pub mod metrics;
 mod process;
+mod text;
 
 pub use instrument::{Counter, Gauge, Histogram};
 pub use metrics::Metrics;

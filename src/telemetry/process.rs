@@ -25,13 +25,19 @@ pub fn write(out: &mut Exposition) {
         "",
         (user + system) as f64 / TICKS_PER_SECOND,
     );
+    // etcd tells the numbers of file descriptors under two names each.
     if let Some(limit) = limit("Max open files") {
-        out.value("process_max_fds", "Most file descriptors allowed.", "gauge", "", limit);
+        for name in ["os_fd_limit", "process_max_fds"] {
+            out.value(name, "Most file descriptors allowed.", "gauge", "", limit);
+        }
     }
     if let Ok(entries) = fs::read_dir("/proc/self/fd") {
         let open = entries.count();
-        out.value("process_open_fds", "Open file descriptors.", "gauge", "", open);
+        for name in ["os_fd_used", "process_open_fds"] {
+            out.value(name, "Open file descriptors.", "gauge", "", open);
+        }
     }
+    write_network(out);
     let resident = resident_bytes().unwrap_or(number(21) * PAGE_BYTES_FALLBACK);
     out.value("process_resident_memory_bytes", "Resident memory in bytes.", "gauge", "", resident);
     if let Some(boot) = boot_time() {
@@ -44,6 +50,15 @@ pub fn write(out: &mut Exposition) {
             started,
         );
     }
+    if let Some(limit) = limit("Max address space") {
+        out.value(
+            "process_virtual_memory_max_bytes",
+            "Most virtual memory allowed, in bytes.",
+            "gauge",
+            "",
+            limit,
+        );
+    }
     out.value(
         "process_virtual_memory_bytes",
         "Virtual memory in bytes.",
@@ -53,10 +68,34 @@ pub fn write(out: &mut Exposition) {
     );
 }
 
+/// Appends what the kernel has counted on the network that the process sees.
+fn write_network(out: &mut Exposition) {
+    let Ok(netstat) = fs::read_to_string("/proc/self/net/netstat") else { return };
+    // A line of names, and one of values.
+    let mut lines = netstat.lines().filter(|line| line.starts_with("IpExt: "));
+    let (Some(names), Some(values)) = (lines.next(), lines.next()) else { return };
+    for (name, value) in names.split(' ').zip(values.split(' ')) {
+        let (name, help) = match name {
+            "InOctets" => {
+                ("process_network_receive_bytes_total", "Bytes received in this network.")
+            }
+            "OutOctets" => ("process_network_transmit_bytes_total", "Bytes sent in this network."),
+            _ => continue,
+        };
+        if let Ok(bytes) = value.parse::<u64>() {
+            out.value(name, help, "counter", "", bytes);
+        }
+    }
+}
+
+/// A limit on this process; `u64::MAX` for none.
 fn limit(name: &str) -> Option<u64> {
     let limits = fs::read_to_string("/proc/self/limits").ok()?;
     let line = limits.lines().find(|line| line.starts_with(name))?;
-    line[name.len()..].split_ascii_whitespace().next()?.parse().ok()
+    match line[name.len()..].split_ascii_whitespace().next()? {
+        "unlimited" => Some(u64::MAX),
+        number => number.parse().ok(),
+    }
 }
 
 fn resident_bytes() -> Option<u64> {

@@ -27,12 +27,11 @@ pub enum Kind {
     Oxia,
 }
 
-/// Where the programs are, and where data goes.
+/// Where the programs are.
 #[derive(Debug, Clone)]
 pub struct Programs {
     etcd: PathBuf,
     leaseway: PathBuf,
-    scratch: PathBuf,
 }
 
 impl Programs {
@@ -53,9 +52,7 @@ impl Programs {
         }
         let leaseway =
             var("LEASEWAY_BIN").unwrap_or_else(|| PathBuf::from("target/release/leaseway"));
-        let memory = PathBuf::from("/dev/shm");
-        let scratch = if memory.is_dir() { memory } else { std::env::temp_dir() };
-        Ok(Programs { etcd, leaseway, scratch })
+        Ok(Programs { etcd, leaseway })
     }
 
     fn of(&self, kind: Kind) -> &PathBuf {
@@ -63,6 +60,16 @@ impl Programs {
             Kind::Etcd => &self.etcd,
             Kind::Leaseway | Kind::Oxia => &self.leaseway,
         }
+    }
+}
+
+/// Where a server's data goes. etcd, which is told not to sync, reserves 128 MB of log at its start:
+/// free on a disk, but cleared page by page in memory.
+fn scratch(kind: Kind) -> PathBuf {
+    let memory = PathBuf::from("/dev/shm");
+    match kind {
+        Kind::Leaseway if memory.is_dir() => memory,
+        _ => std::env::temp_dir(),
     }
 }
 
@@ -84,7 +91,7 @@ impl Server {
     pub async fn start(kind: Kind, programs: &Programs) -> Result<Server, String> {
         let dir = tempfile::Builder::new()
             .prefix("leaseway-differential-")
-            .tempdir_in(&programs.scratch)
+            .tempdir_in(scratch(kind))
             .map_err(|e| format!("no scratch directory: {e}"))?;
         let (child, client, member_id) = launch(kind, programs, &dir).await?;
         Ok(Server { kind, programs: programs.clone(), child, dir, client, member_id })
@@ -158,6 +165,8 @@ async fn launch_once(
         .arg(format!("--listen-peer-urls=http://127.0.0.1:{peer_port}"))
         .arg("--initial-advertise-peer-urls=http://127.0.0.1:2380")
         .arg("--initial-cluster=differential=http://127.0.0.1:2380")
+        // The defaults differ, and no sequence waits for it.
+        .arg("--watch-progress-notify-interval=1h")
         .stdin(Stdio::null())
         .stdout(log.try_clone().map_err(io)?)
         .stderr(log)

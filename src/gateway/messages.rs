@@ -1,0 +1,115 @@
+//! Counts the messages of gRPC bodies as they pass.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+
+use crate::telemetry::Metrics;
+use crate::telemetry::methods::Method;
+
+/// Bytes before each message: whether it is compressed, and its length.
+const PREFIX: usize = 5;
+
+/// Finds where messages begin in a body that comes in pieces.
+#[derive(Debug, Default)]
+pub(super) struct Messages {
+    /// What has come of the next message's prefix.
+    prefix: [u8; PREFIX],
+    filled: usize,
+    /// Bytes of the current message that are still to come.
+    left: usize,
+}
+
+impl Messages {
+    /// Takes in a piece; returns how many messages it lets begin.
+    pub(super) fn count(&mut self, mut piece: &[u8]) -> u64 {
+        let mut begun = 0;
+        loop {
+            let skipped = self.left.min(piece.len());
+            self.left -= skipped;
+            piece = &piece[skipped..];
+            if piece.is_empty() {
+                return begun;
+            }
+            let taken = (PREFIX - self.filled).min(piece.len());
+            self.prefix[self.filled..self.filled + taken].copy_from_slice(&piece[..taken]);
+            self.filled += taken;
+            piece = &piece[taken..];
+            if self.filled == PREFIX {
+                let [_, length @ ..] = self.prefix;
+                self.left = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
+                self.filled = 0;
+                begun += 1;
+            }
+        }
+    }
+}
+
+/// A request's body, whose messages are counted.
+#[derive(Debug)]
+pub struct RequestBody {
+    body: Incoming,
+    messages: Messages,
+    method: Method,
+    metrics: Arc<Metrics>,
+}
+
+impl RequestBody {
+    /// Counts the messages of `body` for `method`.
+    pub fn new(body: Incoming, method: Method, metrics: Arc<Metrics>) -> Self {
+        Self { body, messages: Messages::default(), method, metrics }
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        if let Some(Ok(frame)) = &frame
+            && let Some(data) = frame.data_ref()
+        {
+            let begun = self.messages.count(data);
+            self.metrics.grpc.received(self.method, begun);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_found_however_the_body_is_cut() {
+        let lengths = [0_u32, 1, 300, 0, 7];
+        let body: Vec<u8> = lengths
+            .iter()
+            .flat_map(|&length| {
+                let message = vec![0xff; length as usize];
+                [vec![0], length.to_be_bytes().to_vec(), message].concat()
+            })
+            .collect();
+        for size in 1..=body.len() {
+            let mut messages = Messages::default();
+            let begun: u64 = body.chunks(size).map(|piece| messages.count(piece)).sum();
+            assert_eq!(begun, lengths.len() as u64, "in pieces of {size}");
+        }
+    }
+}
