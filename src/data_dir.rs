@@ -2,7 +2,7 @@
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The file that is locked. It stays behind, unlocked, when the process ends in whatever way.
@@ -17,7 +17,7 @@ const ETCD_FOLDER: &str = "member";
 pub struct DataDir {
     path: PathBuf,
     /// Locked for as long as it is open.
-    _lock: File,
+    lock: File,
 }
 
 /// Why a data directory cannot be used. Each text names the directory.
@@ -63,7 +63,7 @@ impl DataDir {
         }
         // For the message that another process may have to show; nothing depends on it.
         let _ = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
-        Ok(DataDir { path: path.to_owned(), _lock: lock })
+        Ok(DataDir { path: path.to_owned(), lock })
     }
 
     /// The id that a gateway with this directory goes by: the same after a restart, as long as the
@@ -90,6 +90,33 @@ impl DataDir {
     /// The directory.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// What tells later whether the directory is still where it was.
+    ///
+    /// # Errors
+    /// The lock's file can't be looked at.
+    pub fn presence(&self) -> io::Result<Presence> {
+        let held = self.lock.metadata()?;
+        let lock = self.path.join(LOCK_FILE);
+        Ok(Presence { lock, device: held.dev(), inode: held.ino() })
+    }
+}
+
+/// Tells whether a directory that is held is still where it was. Files that are open can be used for as
+/// long as the process lives, even when nobody will find them afterwards.
+#[derive(Debug)]
+pub struct Presence {
+    lock: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl Presence {
+    /// Whether the path still leads to the file that this process has locked.
+    pub fn lasts(&self) -> bool {
+        let found = std::fs::metadata(&self.lock);
+        found.is_ok_and(|found| (found.dev(), found.ino()) == (self.device, self.inode))
     }
 }
 
@@ -131,6 +158,20 @@ mod tests {
         assert_eq!(held.member_id().expect("read"), id);
         std::fs::write(dir.path().join(MEMBER_FILE), "nonsense").expect("written");
         assert_ne!(held.member_id().expect("written anew"), 0);
+    }
+
+    #[test]
+    fn a_directory_that_is_gone_or_another_one_is_noticed() {
+        let parent = tempfile::tempdir().expect("temporary directory");
+        let path = parent.path().join("a");
+        let held = DataDir::open(&path).expect("fresh directory");
+        let presence = held.presence().expect("readable");
+        assert!(presence.lasts());
+        std::fs::rename(&path, parent.path().join("b")).expect("renamed");
+        assert!(!presence.lasts());
+        let another = DataDir::open(&path).expect("fresh directory");
+        assert!(!presence.lasts());
+        assert!(another.presence().expect("readable").lasts());
     }
 
     #[test]

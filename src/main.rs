@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
 
 use leaseway::config::{self, Config, Invocation, LogOutput, VERSION};
-use leaseway::data_dir::DataDir;
+use leaseway::data_dir::{DataDir, Presence};
 use leaseway::gateway::listen::Listener;
 use leaseway::gateway::serve::{self, Server};
 use leaseway::node::Node;
@@ -128,12 +130,14 @@ async fn serve(config: &Config) -> Result<(), Failure> {
     tracing::info!("ready to serve client requests");
     greet(config, &places);
 
+    let watched = tokio::spawn(watch_presence(dir.presence().map_err(|error| error.to_string())?));
     let outcome = tokio::select! {
         _ = terminate.recv() => stopping("terminated"),
         _ = interrupt.recv() => stopping("interrupt"),
         reason = node.failed() => Err(Failure { message: reason, logged: true }),
     };
 
+    watched.abort();
     node.announce_stop();
     server.stop().await;
     node.close().await;
@@ -142,6 +146,26 @@ async fn serve(config: &Config) -> Result<(), Failure> {
         tracing::info!("stopped");
     }
     outcome
+}
+
+/// How often the data directory is looked for.
+const PRESENCE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Says it, once, when the data directory has been removed or replaced: everything goes on working, and
+/// would be lost with the end of the process.
+async fn watch_presence(presence: Presence) {
+    let presence = Arc::new(presence);
+    loop {
+        tokio::time::sleep(PRESENCE_INTERVAL).await;
+        let looked_at = presence.clone();
+        if !tokio::task::spawn_blocking(move || looked_at.lasts()).await.unwrap_or(true) {
+            tracing::error!(
+                "the data directory has been removed or replaced; what is written is lost when \
+                 this process ends"
+            );
+            return;
+        }
+    }
 }
 
 /// Allows as many open files as the system lets this process have, as Go programs do: each

@@ -108,6 +108,7 @@ struct Case {
 
 const CHECK: &str = "/grpc.health.v1.Health/Check";
 const GRPC: &[(&str, &str)] = &[("content-type", "application/grpc")];
+const GZIP: &[(&str, &str)] = &[("content-type", "application/grpc"), ("grpc-encoding", "gzip")];
 
 fn cases() -> Vec<Case> {
     let case = |what, path, headers, body, status, message| Case {
@@ -230,9 +231,25 @@ fn cases() -> Vec<Case> {
             "etcdserver: key is not provided",
         ),
         case(
+            "too large when decompressed",
+            "/etcdserverpb.KV/Put",
+            GZIP,
+            message(1, &zeros_in_gzip(3 << 20)),
+            "8",
+            "grpc: received message after decompression larger than max 2097152",
+        ),
+        case(
+            "too large when decompressed, on a stream",
+            watch,
+            GZIP,
+            message(1, &zeros_in_gzip(3 << 20)),
+            "8",
+            "grpc: received message after decompression larger than max 2097152",
+        ),
+        case(
             "something other than gzip",
             "/etcdserverpb.KV/Range",
-            &[("content-type", "application/grpc"), ("grpc-encoding", "gzip")],
+            GZIP,
             message(1, b"hardly compressed"),
             "13",
             "grpc: failed to decompress the message: gzip: invalid header",
@@ -359,4 +376,31 @@ async fn open_streams_do_not_delay_the_end() {
     assert!(took < Duration::from_secs(5), "{took:?}");
     let ended = tokio::time::timeout(PATIENCE, driver).await.expect("the connection ends");
     drop(ended);
+}
+
+/// At least `length` zeros as a gzip file without an end, which nobody gets to.
+fn zeros_in_gzip(length: usize) -> Vec<u8> {
+    const REPEATED: usize = 258;
+    let mut file = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
+    let (mut byte, mut used) = (0_u8, 0);
+    let mut push = |bits: &str| {
+        for bit in bits.bytes() {
+            byte |= (bit - b'0') << used;
+            used += 1;
+            if used == 8 {
+                file.push(std::mem::take(&mut byte));
+                used = 0;
+            }
+        }
+    };
+    // A block with the fixed code: a literal zero, then again and again the longest repetition of
+    // the byte before.
+    push("01");
+    push("0");
+    push("00110000");
+    for _ in 0..length / REPEATED + 8 {
+        push("11000101");
+        push("00000");
+    }
+    file
 }

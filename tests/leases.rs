@@ -209,8 +209,9 @@ async fn a_restart_extends_and_never_shortens() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_stood_still_spares_its_leases() {
-    let server = Server::start(&[]);
+    let (server, running) = (Server::start(&[]), Server::start(&[]));
     let client = Client::connect(server.port).await;
+    let elsewhere = Client::connect(running.port).await;
     for id in [1, 2, 3] {
         client.grant(id, SHORTEST).await.expect("a lease");
         client.put(format!("key{id}"), "x", id).await.expect("a put");
@@ -222,8 +223,10 @@ async fn a_process_that_stood_still_spares_its_leases() {
         let client = client.clone();
         async move { client.keep_alive(1).await }
     });
-    // The pause itself is what is tested.
-    tokio::time::sleep(Duration::from_secs(SHORTEST as u64 * 2)).await;
+    // Until a lease of the same time, granted later elsewhere, has run out.
+    elsewhere.grant(1, SHORTEST).await.expect("a lease");
+    elsewhere.put("timer", "x", 1).await.expect("a put");
+    gone(&elsewhere, "timer", PATIENCE).await;
     server.signal("CONT");
     let continued = Instant::now();
     assert_eq!(waiting.await.expect("no panic").expect("an answer"), SHORTEST);

@@ -188,3 +188,14 @@ fn a_person_is_told_where_and_what() {
     assert!(line.contains(&url) && line.contains("data is in data"), "{line}");
     assert!(!greeting.contains('\u{1b}'), "colours: {greeting:?}");
 }
+
+#[test]
+fn a_data_directory_that_goes_away_is_noticed() {
+    let mut server = Server::start(&[]);
+    std::fs::remove_dir_all(server.dir.path().join("data")).expect("removed");
+    server.wait_for_log("the data directory has been removed or replaced");
+    // As with etcd, what is open can be used as before.
+    assert_eq!(server.http("GET", "/readyz", &[]).status, 200);
+    server.signal("TERM");
+    assert_eq!(server.wait().0, Some(0), "{}", server.log());
+}

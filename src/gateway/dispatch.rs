@@ -228,7 +228,8 @@ fn code_of_response(response: &Response<Body>) -> Code {
 
 /// Whether the gRPC library itself may have ended a call with this code.
 fn may_be_the_librarys(code: Code) -> bool {
-    matches!(code, Code::OutOfRange | Code::Unimplemented | Code::Internal)
+    use Code::{Internal, OutOfRange, ResourceExhausted, Unimplemented};
+    matches!(code, OutOfRange | ResourceExhausted | Unimplemented | Internal)
 }
 
 /// Puts an error that the gRPC library made into etcd's words.

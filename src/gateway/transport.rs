@@ -32,6 +32,13 @@ pub fn translate(status: &Status, flow: Flow) -> Option<Status> {
                 "grpc: Decompressor is not installed for grpc-encoding {encoding:?}"
             )))
         }
+        Code::ResourceExhausted => {
+            let rest = message.strip_prefix("Error decompressing: size limit, of ")?;
+            let (limit, _) = rest.split_once(' ')?;
+            Some(Status::resource_exhausted(format!(
+                "grpc: received message after decompression larger than max {limit}"
+            )))
+        }
         Code::Internal => translate_internal(message, decoding),
         _ => None,
     }
@@ -179,6 +186,12 @@ mod tests {
                 "Content is compressed with `zstd` which isn't supported",
                 Code::Unimplemented,
                 "grpc: Decompressor is not installed for grpc-encoding \"zstd\"",
+            ),
+            (
+                Code::ResourceExhausted,
+                "Error decompressing: size limit, of 5 bytes, exceeded while decompressing message",
+                Code::ResourceExhausted,
+                "grpc: received message after decompression larger than max 5",
             ),
             (Code::Internal, "Missing request message.", Code::Unknown, "EOF"),
             (Code::Internal, "Unexpected EOF decoding stream.", Code::Unknown, "unexpected EOF"),
