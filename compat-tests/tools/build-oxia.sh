@@ -17,11 +17,10 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/common.sh"
 
-version=v0.14.0
+version=$oxia_version
 module=github.com/oxia-db/oxia
 cache=$(tools_cache)
-# Raise the number when the changes above change, so that an older build isn't reused.
-target=$cache/oxia-$version-fixed1
+target=$(oxia_directory)
 
 # expect FILE PATTERN COUNT: ends the script when the source isn't the one that
 # the changes were made for.

@@ -7,6 +7,13 @@ tools_cache() {
   printf '%s\n' "${LEASEWAY_TOOLS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/leaseway}"
 }
 
+# oxia_directory: where build-oxia.sh puts the server. The number after "fixed" rises with the
+# changes that are made to the source, so that an older build isn't reused.
+oxia_version=v0.14.0
+oxia_directory() {
+  printf '%s\n' "$(tools_cache)/oxia-$oxia_version-fixed1"
+}
+
 # all_executable DIR FILE...: true when DIR holds every FILE.
 all_executable() {
   local dir=$1 file

@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod cluster;
 mod fake;
 mod faults;
 mod real;
