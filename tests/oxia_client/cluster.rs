@@ -56,6 +56,24 @@ impl Cluster {
         String::from_utf8(output.stdout).expect("text")
     }
 
+    /// Waits for a leader of a later epoch; shows what the nodes logged if there is none.
+    async fn next_leader(&self, client: &Client, after: Epoch) -> Epoch {
+        match client.wait_for_leader_after(after, ELECTION).await {
+            Ok(epoch) => epoch,
+            Err(error) => {
+                let mut logs = String::new();
+                for name in ["coordinator", "node-1", "node-2", "node-3"] {
+                    let log = self.dir.path().join(name).join("log");
+                    let log = std::fs::read_to_string(log).unwrap_or_default();
+                    let lines: Vec<_> = log.lines().collect();
+                    let tail = lines[lines.len().saturating_sub(25)..].join("\n");
+                    logs += &format!("--- {name}\n{tail}\n");
+                }
+                panic!("no new leader after {:?}: {error}\n{logs}", client.leader_address());
+            }
+        }
+    }
+
     fn leader(&self) -> String {
         self.call("leader", &[]).trim().to_owned()
     }
@@ -129,7 +147,7 @@ async fn nothing_acknowledged_is_lost_or_unseen_when_leaders_fail() {
 
     let first = cluster.leader();
     cluster.call("kill", &[&first]);
-    let second = watching.wait_for_leader_after(Epoch(1), ELECTION).await.expect("a new leader");
+    let second = cluster.next_leader(&watching, Epoch(1)).await;
     progress(&acknowledged, 50).await;
     cluster.call("restart", &[&first]);
 
@@ -137,7 +155,7 @@ async fn nothing_acknowledged_is_lost_or_unseen_when_leaders_fail() {
     // it doesn't know that yet, and must not prove anything.
     let paused = cluster.leader();
     cluster.call("pause", &[&paused]);
-    let third = watching.wait_for_leader_after(second, ELECTION).await.expect("a new leader");
+    let third = cluster.next_leader(&watching, second).await;
     progress(&acknowledged, 50).await;
     cluster.call("resume", &[&paused]);
     progress(&acknowledged, 50).await;
