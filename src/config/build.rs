@@ -78,6 +78,7 @@ pub(super) fn build(
         warning_apply_duration: values.duration("warning-apply-duration"),
         unsafe_no_fsync: no_fsync(values, &mut notes),
         storage_cache_bytes: storage_cache(values)?,
+        checkpoint_log_bytes: values.uint("checkpoint-log-bytes"),
         name,
         notes,
     })

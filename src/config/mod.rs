@@ -77,6 +77,8 @@ pub struct Config {
     pub unsafe_no_fsync: bool,
     /// Memory for pages of the database file, in bytes.
     pub storage_cache_bytes: usize,
+    /// Growth of a replicated log after which there is a new checkpoint, in bytes.
+    pub checkpoint_log_bytes: u64,
     /// What to log about the configuration once logging works.
     pub notes: Vec<Note>,
 }

@@ -127,6 +127,7 @@ pub const FLAGS: &[Flag] = &{
     flag("unsafe-no-fsync", Bool, "false", HONOURED, Unsafe, "Do not wait for the disk: a power cut loses acknowledged writes."),
 
     flag("backend", Text, "local", HONOURED, Own, "Where the data is: local, or oxia://HOST:PORT[,HOST:PORT]/NAMESPACE?keyspace=NAME."),
+    flag("checkpoint-log-bytes", Uint, "67108864", HONOURED, Own, "With --backend oxia: growth of the log after which the keyspace is saved beside it and the log trimmed."),
     flag("max-session-timeout", Int, "9000000000", HONOURED, Own, "Longest lease that is granted, in seconds."),
     flag("storage-cache-bytes", Uint, "268435456", HONOURED, Own, "Memory for pages of the database file."),
 

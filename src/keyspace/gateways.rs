@@ -15,7 +15,9 @@
 //! Deliberately absent: who these gateways are and whether they live.
 
 use super::error::Refusal;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use leaseway_proto::log::{Entry, Found, entry::Control};
+use prost::Message;
 use std::collections::BTreeMap;
 
 /// The feature level that this version follows, and can follow at most.
@@ -53,9 +55,17 @@ pub struct Gateways {
     pub feature_level: u32,
     /// How many have registered so far.
     pub registered: u64,
+    /// Bytes of all entries so far.
+    pub log_bytes: u64,
     /// Known gateways.
     pub known: BTreeMap<GatewayId, Gateway>,
 }
+
+/// First byte of the stored form.
+const FORM: u8 = 1;
+/// Bytes of the stored form before the known gateways, and of each of these.
+const HEAD: usize = 54;
+const EACH: usize = 36;
 
 /// What is to become of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,12 +83,65 @@ fn id(bytes: &[u8]) -> Option<GatewayId> {
 }
 
 impl Gateways {
+    /// The form in which they are stored: form (u8), whether founded (u8), incarnation (16), cluster id
+    /// (u64), feature level (u32), registrations (u64), bytes of the log (u64), number of gateways (u64),
+    /// then for each its id (16), highest number (u64), highest feature level (u32), place among the
+    /// registrations (u64); all little-endian.
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(HEAD + EACH * self.known.len());
+        let nobody = Founded { incarnation: [0; 16], cluster_id: 0 };
+        let founded = self.founded.unwrap_or(nobody);
+        out.put_u8(FORM);
+        out.put_u8(u8::from(self.founded.is_some()));
+        out.put_slice(&founded.incarnation);
+        out.put_u64_le(founded.cluster_id);
+        out.put_u32_le(self.feature_level);
+        out.put_u64_le(self.registered);
+        out.put_u64_le(self.log_bytes);
+        out.put_u64_le(self.known.len() as u64);
+        for (id, gateway) in &self.known {
+            out.put_slice(id);
+            out.put_u64_le(gateway.last_number);
+            out.put_u32_le(gateway.max_feature_level);
+            out.put_u64_le(gateway.order);
+        }
+        out.freeze()
+    }
+
+    /// Reads the stored form; `None` when it is none.
+    pub fn decode(mut stored: &[u8]) -> Option<Self> {
+        if stored.len() < HEAD || stored.get_u8() != FORM {
+            return None;
+        }
+        let is_founded = stored.get_u8() == 1;
+        let incarnation = id(stored.get(..16)?)?;
+        stored.advance(16);
+        let founded = Founded { incarnation, cluster_id: stored.get_u64_le() };
+        let feature_level = stored.get_u32_le();
+        let (registered, log_bytes) = (stored.get_u64_le(), stored.get_u64_le());
+        let count = usize::try_from(stored.get_u64_le()).ok()?;
+        if count.checked_mul(EACH)? != stored.len() {
+            return None;
+        }
+        let mut known = BTreeMap::new();
+        for mut each in stored.chunks_exact(EACH) {
+            let gateway = id(each.get(..16)?)?;
+            each.advance(16);
+            let (last_number, max_feature_level) = (each.get_u64_le(), each.get_u32_le());
+            let order = each.get_u64_le();
+            known.insert(gateway, Gateway { last_number, max_feature_level, order });
+        }
+        let founded = is_founded.then_some(founded);
+        Some(Self { founded, feature_level, registered, log_bytes, known })
+    }
+
     /// Decides about the next entry of the log, and takes note of it.
     ///
     /// # Errors
     /// [`Refusal::UnknownCommand`] for an entry that this version can't understand: the reader must stop.
     pub fn admit(&mut self, entry: &Entry) -> Result<Admission, Refusal> {
         let gateway = id(&entry.gateway).ok_or(Refusal::UnknownCommand)?;
+        self.log_bytes += entry.encoded_len() as u64;
         match &entry.control {
             Some(Control::Found(found)) => {
                 self.found(found)?;
@@ -158,6 +221,24 @@ mod tests {
         let retire = Some(Control::Retire(Retire { gateway: ONE.to_vec().into() }));
         assert_eq!(admit(entry(TWO, 1, retire)), Admission::Done);
         assert_eq!(admit(entry(ONE, 10, None)), Admission::Ignored, "retired");
+    }
+
+    #[test]
+    fn what_is_stored_is_read_again_and_nothing_else_is() {
+        let mut gateways = Gateways::default();
+        assert_eq!(Gateways::decode(&gateways.encode()), Some(gateways.clone()));
+        let found = Found { incarnation: vec![7; 16].into(), cluster_id: 11 };
+        gateways.admit(&entry(ONE, 1, Some(Control::Found(found)))).unwrap();
+        gateways.admit(&entry(ONE, 5, register())).unwrap();
+        gateways.admit(&entry(TWO, 6, register())).unwrap();
+        gateways.admit(&entry(TWO, 9, None)).unwrap();
+        assert!(gateways.log_bytes > 0);
+        let stored = gateways.encode();
+        assert_eq!(stored.len(), HEAD + 2 * EACH);
+        assert_eq!(Gateways::decode(&stored), Some(gateways));
+        assert_eq!(Gateways::decode(&stored[1..]), None);
+        assert_eq!(Gateways::decode(&stored[..stored.len() - 1]), None);
+        assert_eq!(Gateways::decode(&[]), None);
     }
 
     #[test]

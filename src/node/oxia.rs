@@ -3,6 +3,10 @@
 use super::{Base, Publisher, StopLog, assemble, count_keys, longest_session};
 use crate::auth::Auth;
 use crate::backend::Duty;
+use crate::backend::oxia::checkpoint::format;
+use crate::backend::oxia::checkpoint::keep::{self, keep};
+use crate::backend::oxia::checkpoint::load::{LoadError, Loader, Rate};
+use crate::backend::oxia::checkpoint::pin::Pin;
 use crate::backend::oxia::client::{Client, Config as ClientConfig, RECORD_BYTES_MAX};
 use crate::backend::oxia::cluster::ClusterShard;
 use crate::backend::oxia::log::{self, OxiaLog};
@@ -18,12 +22,12 @@ use crate::gateway::error::Error;
 use crate::gateway::identity::Identity;
 use crate::gateway::maintenance::Shrink;
 use crate::gateway::serve::App;
-use crate::keyspace::gateways::{Gateways, MAX_FEATURE_LEVEL};
+use crate::keyspace::gateways::MAX_FEATURE_LEVEL;
 use crate::keyspace::load::load;
 use crate::keyspace::reader::Reader;
 use crate::keyspace::view::View;
-use crate::lease::Leases;
 use crate::lease::times::Times;
+use crate::lease::{Leases, time_at_start};
 use crate::node::{Node, RAFT_TERM};
 use crate::storage::redb_engine::RedbEngine;
 use crate::storage::{Engine, StorageError};
@@ -32,6 +36,7 @@ use crate::watch::{Hub, Settings};
 use leaseway_proto::etcdserverpb as pb;
 use leaseway_proto::log::Member;
 use prost::Message;
+use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,6 +48,8 @@ const CACHE: &str = "gateway.redb";
 const MAX_REQUEST_BYTES: usize = RECORD_BYTES_MAX - (1 << 20);
 /// Longest session of an unmodified Oxia server.
 const LONGEST_SESSION: Duration = Duration::from_secs(300);
+/// How often is looked whether a checkpoint is due.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Joins the keyspace and builds the services on it. Returns once everything that was in the log has
 /// been applied.
@@ -68,8 +75,6 @@ pub(super) async fn open(
     let client = Client::start(client).map_err(|error| format!("--backend: {error}"))?;
     let shard = Arc::new(ClusterShard::new(Arc::new(client), &names));
     let path = dir.path().join(CACHE);
-    let engine = cache(config, &path)
-        .map_err(|error| format!("cannot make the cache {}: {error}", path.display()))?;
     let member = Member {
         member_id: dir.member_id().map_err(|error| error.to_string())?,
         name: config.name.clone(),
@@ -80,7 +85,26 @@ pub(super) async fn open(
         ..Member::default()
     };
     let auth = Auth::new(&config.auth)?;
-    start(config, shard, names, engine, member, auth, metrics).await
+    let make = || cache(config, &path);
+    let pin = Pin::set(shard.clone(), &names, &member).await;
+    let progress = shown(metrics.clone());
+    let loader = Loader { shard: &shard, names: &names, pin: &pin, progress: &progress };
+    let engine = loader.load(make).await.map_err(|error| match error {
+        LoadError::Storage(error) => format!("cannot fill the cache {}: {error}", path.display()),
+        LoadError::Refused(why) => format!("cannot load the keyspace {}: {why}", place.keyspace),
+    })?;
+    let started = start(config, shard, names, engine, member, auth, metrics).await;
+    pin.release().await;
+    started
+}
+
+/// Shows how much has been loaded.
+fn shown(metrics: Arc<Metrics>) -> impl Fn(u64, u64) + Send + Sync {
+    let signed = |bytes| i64::try_from(bytes).unwrap_or(i64::MAX);
+    move |loaded, expected| {
+        metrics.server.loaded_bytes.set(signed(loaded));
+        metrics.server.to_load_bytes.set(signed(expected));
+    }
 }
 
 /// An empty store: what a process before this one left is not trusted.
@@ -105,7 +129,10 @@ async fn start<S: Shard>(
 ) -> Result<(Node, App), String> {
     let threads = |error| format!("cannot start threads: {error}");
     let stored = |error: StorageError| error.to_string();
-    let machine = load(&*engine.snapshot().map_err(stored)?, &mut |_| {}).map_err(stored)?;
+    let snapshot = engine.snapshot().map_err(stored)?;
+    let machine = load(&*snapshot, &mut |_| {}).map_err(stored)?;
+    let gateways = format::gateways(&*snapshot).map_err(stored)?;
+    drop(snapshot);
     let view = Arc::new(View::new(machine.published()));
     let shared = machine.shared().clone();
     let reader = Reader::new(shared.clone(), engine.clone(), view.clone());
@@ -113,6 +140,9 @@ async fn start<S: Shard>(
     count_keys(&metrics, &reader);
     let (failed, mut failure) = watch::channel(None);
     let times = Arc::new(Times::new());
+    for lease in shared.leases.all().value.iter().filter(|lease| lease.session == 0) {
+        times.start(lease.id, time_at_start(lease));
+    }
     let member_id = member.member_id;
     let (timed, told) = (times.clone(), failed.clone());
     let (settled, is_settled) = watch::channel(false);
@@ -121,7 +151,7 @@ async fn start<S: Shard>(
         shard: shard.clone(),
         names: names.clone(),
         machine,
-        gateways: Gateways::default(),
+        gateways,
         engine: engine.clone(),
         view: view.clone(),
         publish: Box::new(Publisher { hub: hub.clone(), metrics: metrics.clone() }),
@@ -142,7 +172,9 @@ async fn start<S: Shard>(
                 reason.clone().unwrap_or_default()
             }));
         }
+        never = tell_of_log(&*shard, &view) => match never {},
     };
+    let keeping_view = view.clone();
     let identity = Identity { cluster_id: founded.cluster_id, member_id, raft_term: RAFT_TERM };
     let sessions = Arc::new(OxiaSessions::new(sessions::Parts {
         shard: shard.clone(),
@@ -171,6 +203,15 @@ async fn start<S: Shard>(
         log: log.clone(),
         duty: told_duty,
     });
+    let membership = log.membership();
+    let keeping = keep(Arc::new(keep::Parts {
+        shard: shard.clone(),
+        names: names.clone(),
+        engine: engine.clone(),
+        view: keeping_view,
+        me: Box::new(move || membership.borrow().as_ref().map(|me| me.id)),
+        settings: keep::Settings { log_bytes: config.checkpoint_log_bytes, interval: LOOK },
+    }));
     let sweeping = leases.clone().run_sweeps();
     let members = Members::Listed(list(shard, names));
     let (mut node, app) =
@@ -178,7 +219,27 @@ async fn start<S: Shard>(
     node.tasks.push(tokio::spawn(unkept));
     node.tasks.push(tokio::spawn(looking));
     node.tasks.push(tokio::spawn(sweeping));
+    node.tasks.push(tokio::spawn(keeping));
     Ok((node, app))
+}
+
+/// Tells of progress through the log behind the checkpoint.
+async fn tell_of_log<S: Shard>(shard: &S, view: &View) -> Infallible {
+    let begun = view.now().position;
+    let mut rate = Rate::start();
+    let tip = loop {
+        match shard.proven_tip().await {
+            Ok(tip) => break tip.position,
+            Err(_) => tokio::time::sleep(LOOK).await,
+        }
+    };
+    loop {
+        let applied = view.now().position;
+        if applied < tip {
+            rate.tell("applying the log", applied - begun, tip - begun);
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
 }
 
 /// Gives free space of the cache back to the file system.

@@ -28,6 +28,12 @@ pub enum Table {
     Roles,
 }
 
+impl Table {
+    /// All of them, in order.
+    pub const ALL: [Table; 6] =
+        [Table::Meta, Table::Rows, Table::Leases, Table::Alarms, Table::Users, Table::Roles];
+}
+
 /// Why storage could not do what was asked. None but [`StorageError::Busy`] is survivable for a write.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {

@@ -110,6 +110,10 @@ pub struct ServerMetrics {
     pub slow_applies_total: Counter,
     /// This member's id, once it is known.
     pub member_id: OnceLock<u64>,
+    /// Bytes of a checkpoint that have been loaded at the start.
+    pub loaded_bytes: Gauge,
+    /// Bytes that there are to load.
+    pub to_load_bytes: Gauge,
 }
 
 /// Bytes on client connections.

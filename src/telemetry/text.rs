@@ -139,6 +139,16 @@ impl Metrics {
             "Bytes sent on client connections.",
             &network.sent_bytes_total,
         );
+        out.gauge(
+            "leaseway_load_bytes",
+            "Bytes of a checkpoint loaded at the start.",
+            &server.loaded_bytes,
+        );
+        out.gauge(
+            "leaseway_load_bytes_expected",
+            "Bytes to load at the start.",
+            &server.to_load_bytes,
+        );
         out.gauge("etcd_server_has_leader", "1 when writes can be accepted.", &server.has_leader);
         if let Some(id) = server.member_id.get() {
             let id = format!("{id:x}");

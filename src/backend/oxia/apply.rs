@@ -12,6 +12,7 @@ use crate::keyspace::gateways::{Admission, Gateways};
 use crate::keyspace::machine::Machine;
 use crate::keyspace::staging::Staging;
 use crate::keyspace::view::View;
+use crate::storage::tables::meta;
 use crate::storage::{Durability, Engine, StorageError};
 use leaseway_proto::log::Entry;
 use std::panic::AssertUnwindSafe;
@@ -153,6 +154,9 @@ impl Applier {
         let known = self.parts.view.now().visible.compacted;
         self.parts.machine.compaction_step(&mut staging, known)?;
         self.parts.machine.finish_group(&mut staging, last.is_some());
+        if last.is_some() {
+            meta::put_gateways(&mut staging.batch, &self.parts.gateways.encode());
+        }
         self.publish(staging)?;
         if group.controlled {
             self.told_gateways.send_replace(self.parts.gateways.clone());

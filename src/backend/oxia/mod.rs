@@ -11,6 +11,7 @@
 //! | [`tail`] | the log's entries, in order and without a gap |
 //! | [`apply`] | entries into the keyspace; answers who proposed them |
 //! | [`barrier`] | how far the log reached, proven; shared by all reads that wait |
+//! | [`checkpoint`] | the keyspace as of one position, so that the log before it can go |
 //! | [`join`] | an id, a record that lives with the process, a registration |
 //! | [`client`] | the calls to a real cluster |
 //! | [`members`] | which gateways live, and which of them looks after things |
@@ -23,6 +24,7 @@
 
 pub mod apply;
 pub mod barrier;
+pub mod checkpoint;
 pub mod client;
 pub mod cluster;
 pub mod in_flight;

@@ -5,6 +5,10 @@
 //! | `leaseway/KEYSPACE/log-%020d` | one log entry; the number is its position, given by the server |
 //! | `leaseway/KEYSPACE/gateway/ID` | a living gateway; goes with its session |
 //! | `leaseway/KEYSPACE/lease/SESSION.RANDOM` | the marker of a lease's session; goes with it |
+//! | `leaseway/KEYSPACE/joining/ID` | somebody who loads; goes with its session |
+//! | `leaseway/KEYSPACE/head` | the newest checkpoint, see [`super::checkpoint`] for it and the next two |
+//! | `leaseway/KEYSPACE/checkpoint/FOLDER` | a checkpoint's folder may exist |
+//! | `leaseway/KEYSPACE/checkpoint.FOLDER/…` | a checkpoint |
 //! | `leaseway/KEYSPACE/leader` | written to prove that a leader leads; no content. Its name comes just before the log's: whoever looks for the newest log record of an empty log finds it, and not one of the server's own, which can't be read |
 //!
 //! Nothing else may be written below `leaseway/KEYSPACE/log-`: the server numbers from what it finds there.
@@ -78,6 +82,54 @@ impl Names {
         u64::from_str_radix(session, 16).ok().filter(|_| whole)
     }
 
+    /// The folder of those who load.
+    pub fn loaders(&self) -> String {
+        format!("{}/joining/", self.root)
+    }
+
+    /// The record of one who loads.
+    pub fn loader(&self, id: GatewayId) -> String {
+        self.loaders() + &hex(id)
+    }
+
+    /// The record that names the newest checkpoint.
+    pub fn head(&self) -> String {
+        format!("{}/head", self.root)
+    }
+
+    /// The folder of records that tell of checkpoints' folders.
+    pub fn checkpoints(&self) -> String {
+        format!("{}/checkpoint/", self.root)
+    }
+
+    /// The record that tells of a checkpoint's folder.
+    pub fn checkpoint(&self, folder: &str) -> String {
+        self.checkpoints() + folder
+    }
+
+    /// The checkpoint's folder that a record of [`Names::checkpoints`] tells of, and its position.
+    pub fn checkpoint_of<'a>(&self, name: &'a str) -> Option<(&'a str, u64)> {
+        let folder = name.strip_prefix(&self.checkpoints())?;
+        let (position, random) = folder.split_once('.')?;
+        let whole = position.len() == 20 && random.len() == 16;
+        Some((folder, position.parse().ok().filter(|_| whole)?))
+    }
+
+    /// A checkpoint's folder.
+    pub fn segments(&self, folder: &str) -> String {
+        format!("{}/checkpoint.{folder}/", self.root)
+    }
+
+    /// A segment of a checkpoint.
+    pub fn segment(&self, folder: &str, number: u32) -> String {
+        format!("{}{number:010}", self.segments(folder))
+    }
+
+    /// A checkpoint's manifest.
+    pub fn manifest(&self, folder: &str) -> String {
+        self.segments(folder) + "manifest"
+    }
+
     /// What is written to prove that a leader leads.
     pub fn proof(&self) -> String {
         format!("{}/leader", self.root)
@@ -107,6 +159,17 @@ mod tests {
         let names = Names::new("prod");
         assert!(names.proof() < names.log());
         assert_eq!(names.proof().matches('/').count(), names.log().matches('/').count());
+    }
+
+    #[test]
+    fn a_checkpoints_name_tells_its_position() {
+        let names = Names::new("prod");
+        let name = names.checkpoint("00000000000000000042.00000000000000ff");
+        assert_eq!(name, "leaseway/prod/checkpoint/00000000000000000042.00000000000000ff");
+        let told = names.checkpoint_of(&name);
+        assert_eq!(told, Some(("00000000000000000042.00000000000000ff", 42)));
+        assert_eq!(names.checkpoint_of("leaseway/prod/checkpoint/42.ff"), None);
+        assert_eq!(names.checkpoint_of(&names.head()), None);
     }
 
     #[test]

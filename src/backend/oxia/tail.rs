@@ -26,7 +26,10 @@ const READ: usize = 1000;
 #[derive(Debug, thiserror::Error)]
 pub enum Lost {
     /// Entries are missing that were not applied here.
-    #[error("the log begins at entry {found}, but entry {wanted} has not been applied here")]
+    #[error(
+        "the log begins at entry {found}, but entry {wanted} has not been applied here; \
+         the next start loads a newer checkpoint"
+    )]
     Gap {
         /// What should have come next.
         wanted: u64,

@@ -3,6 +3,7 @@
 //! | key | value (behind its checksum) |
 //! |---|---|
 //! | `identity` | format version (u32), cluster id (u64), member id (u64), all little-endian, the log's secret (16); written once |
+//! | `gateways` | who may append to the log and how far each has come, in the keyspace's own form; only of a replicated log; rewritten by every commit |
 //! | `auth` | whether authentication is required (u8), auth revision (u64, little-endian), key of tokens (the rest); absent until there has been a user or a role |
 //! | `state` | revision, compacted revision, revision through which compaction is finished (i64 each), log position (u64), little-endian; rewritten by every commit |
 
@@ -14,6 +15,7 @@ const NAME: &str = "meta";
 const IDENTITY: &[u8] = b"identity";
 const STATE: &[u8] = b"state";
 const AUTH: &[u8] = b"auth";
+const GATEWAYS: &[u8] = b"gateways";
 
 /// The storage layout that this code reads and writes.
 pub const FORMAT: u32 = 1;
@@ -132,6 +134,25 @@ pub fn put_state(batch: &mut Batch, state: &State) {
         out.put_u64_le(state.position);
     });
     batch.put(Table::Meta, STATE, value);
+}
+
+/// Whether a row tells of this store only, and not of the keyspace in it.
+pub fn is_local(key: &[u8]) -> bool {
+    key == IDENTITY
+}
+
+/// The gateways, in the keyspace's own form, if there ever were any.
+///
+/// # Errors
+/// Damage.
+pub fn gateways(snapshot: &dyn Snapshot) -> Result<Option<Vec<u8>>, StorageError> {
+    read(snapshot, GATEWAYS)
+}
+
+/// Stages the gateways.
+pub fn put_gateways(batch: &mut Batch, gateways: &[u8]) {
+    let value = seal(GATEWAYS, gateways.len(), |out| out.put_slice(gateways));
+    batch.put(Table::Meta, GATEWAYS, value);
 }
 
 /// How authentication stands; nothing while there has never been a user or a role.

@@ -1,0 +1,223 @@
+//! Makes one checkpoint and moves the head to it.
+
+use super::format::{FORMAT, Packer, fingerprint, gateways, seal, unseal};
+use crate::backend::oxia::names::Names;
+use crate::backend::oxia::shard::{Expected, Shard, ShardError};
+use crate::keyspace::gateways::Gateways;
+use crate::storage::tables::meta;
+use crate::storage::{Snapshot, StorageError};
+use bytes::Bytes;
+use leaseway_proto::log::{CheckpointHead, CheckpointManifest};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Attempts at one write before the checkpoint is given up.
+const ATTEMPTS: u32 = 50;
+/// Pause between them.
+const AGAIN: Duration = Duration::from_millis(200);
+/// Segments after which is looked whether somebody was faster.
+const LOOK: u32 = 16;
+/// A write that took longer than this is followed by a look: who knows what happened meanwhile.
+const SLOW: Duration = Duration::from_secs(2);
+/// The longest pause between two segments.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Why there is no new checkpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// Somebody made one of the same or a later position.
+    #[error("somebody else made a later checkpoint")]
+    Overtaken,
+    /// The shard could not be written to for too long.
+    #[error(transparent)]
+    Shard(#[from] ShardError),
+    /// The local store failed.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// The local state, the log and the head don't belong together.
+    #[error("{0}")]
+    Foreign(String),
+}
+
+/// The head, if there is one, and its version.
+///
+/// # Errors
+/// The shard did not answer, or the record is damaged.
+pub async fn read_head<S: Shard>(
+    shard: &S,
+    names: &Names,
+) -> Result<Option<(CheckpointHead, i64)>, WriteError> {
+    let Some(found) = shard.get(&names.head()).await? else { return Ok(None) };
+    let head: CheckpointHead =
+        unseal(found.value).map_err(|damaged| WriteError::Foreign(damaged.to_string()))?;
+    Ok(Some((head, found.version)))
+}
+
+/// Makes checkpoints of one shard.
+pub struct Writer<'a, S> {
+    /// Where to.
+    pub shard: &'a S,
+    /// Names of the keyspace.
+    pub names: &'a Names,
+    /// How far this gateway has applied the log by now: while that moves, every segment is followed
+    /// by a pause as long as it took, so that half of the time belongs to the log alone.
+    pub applied: &'a (dyn Fn() -> u64 + Sync),
+}
+
+impl<S: Shard> Writer<'_, S> {
+    /// Makes a checkpoint of a snapshot, of a log that begins somewhere at or before the snapshot's
+    /// position, and moves the head to it.
+    ///
+    /// # Errors
+    /// See [`WriteError`]. What was written so far is deleted, now or by a later checkpoint.
+    pub async fn write(&self, snapshot: &dyn Snapshot) -> Result<CheckpointHead, WriteError> {
+        let state = meta::state(snapshot)?;
+        let gateways = gateways(snapshot)?;
+        let Some(founded) = gateways.founded else {
+            return Err(WriteError::Foreign("the keyspace has not been founded".into()));
+        };
+        let mut head = CheckpointHead {
+            format: FORMAT,
+            folder: format!("{:020}.{:016x}", state.position, rand::random::<u64>()),
+            position: state.position,
+            incarnation: Bytes::copy_from_slice(&founded.incarnation),
+            log_bytes: gateways.log_bytes,
+            bytes: 0,
+        };
+        self.look(&head).await?;
+        let record = self.shard.read(state.position, 1).await?;
+        let record = match record.first() {
+            Some(record) if record.position == state.position => fingerprint(&record.value),
+            // Trimmed, so there is a later checkpoint; or the log is another one.
+            _ => return Err(WriteError::Overtaken),
+        };
+        self.put(self.names.checkpoint(&head.folder), Bytes::new()).await?;
+        match self.fill(snapshot, &mut head, &state, &gateways, record).await {
+            Ok(()) => {}
+            Err(error) => {
+                self.discard(&head).await;
+                return Err(error);
+            }
+        }
+        match self.move_head(&head).await {
+            Ok(()) => Ok(head),
+            Err(WriteError::Overtaken) => {
+                self.discard(&head).await;
+                Err(WriteError::Overtaken)
+            }
+            // The head may have moved, or may still: then all of it is needed.
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn fill(
+        &self,
+        snapshot: &dyn Snapshot,
+        head: &mut CheckpointHead,
+        state: &meta::State,
+        gateways: &Gateways,
+        record: u64,
+    ) -> Result<(), WriteError> {
+        let mut packer = Packer::default();
+        let mut applied = (self.applied)();
+        loop {
+            let number = packer.segments();
+            let Some(segment) = packer.next(snapshot)? else { break };
+            let begun = Instant::now();
+            self.put(self.names.segment(&head.folder, number), segment).await?;
+            let took = begun.elapsed();
+            if took > SLOW || (number + 1).is_multiple_of(LOOK) {
+                self.look(head).await?;
+            }
+            let now = (self.applied)();
+            if std::mem::replace(&mut applied, now) != now {
+                tokio::time::sleep(took.min(PAUSE)).await;
+            }
+        }
+        head.bytes = packer.tallies().bytes();
+        let manifest = CheckpointManifest {
+            format: FORMAT,
+            position: head.position,
+            revision: state.revision,
+            incarnation: head.incarnation.clone(),
+            feature_level: gateways.feature_level,
+            segments: packer.segments(),
+            bytes: head.bytes,
+            record,
+            tallies: packer.tallies().all(),
+        };
+        self.put(self.names.manifest(&head.folder), seal(&manifest)).await
+    }
+
+    /// Looks whether the head is still behind `head`.
+    async fn look(&self, head: &CheckpointHead) -> Result<Option<i64>, WriteError> {
+        match read_head(self.shard, self.names).await? {
+            None => Ok(None),
+            Some((there, _)) if there.incarnation != head.incarnation => {
+                Err(WriteError::Foreign("the head is that of another keyspace".into()))
+            }
+            Some((there, _)) if there.position >= head.position => Err(WriteError::Overtaken),
+            Some((_, version)) => Ok(Some(version)),
+        }
+    }
+
+    /// Writes a record that nobody else writes: again, as long as there is no answer.
+    async fn put(&self, name: String, value: Bytes) -> Result<(), WriteError> {
+        let mut attempt = 1;
+        loop {
+            match self.shard.put(name.clone(), value.clone(), Expected::Anything).await {
+                Ok(_) => return Ok(()),
+                Err(error @ (ShardError::NotSent(_) | ShardError::Unknown(_)))
+                    if attempt < ATTEMPTS =>
+                {
+                    tracing::debug!(%error, name, "cannot write a part of a checkpoint yet");
+                }
+                Err(error) => return Err(error.into()),
+            }
+            attempt += 1;
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    async fn move_head(&self, head: &CheckpointHead) -> Result<(), WriteError> {
+        let mut last = ShardError::NotSent("not tried".into());
+        for _ in 0..ATTEMPTS {
+            match self.try_to_move_head(head).await {
+                Ok(true) => return Ok(()),
+                // Somebody else moved it at the same time.
+                Ok(false) => continue,
+                Err(WriteError::Shard(
+                    error @ (ShardError::NotSent(_) | ShardError::Unknown(_)),
+                )) => last = error,
+                Err(error) => return Err(error),
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+        Err(last.into())
+    }
+
+    async fn try_to_move_head(&self, head: &CheckpointHead) -> Result<bool, WriteError> {
+        // An earlier attempt may have succeeded without a word.
+        if let Some((there, _)) = read_head(self.shard, self.names).await?
+            && there.folder == head.folder
+        {
+            return Ok(true);
+        }
+        let expected = match self.look(head).await? {
+            None => Expected::Absent,
+            Some(version) => Expected::Version(version),
+        };
+        Ok(self.shard.put(self.names.head(), seal(head), expected).await?)
+    }
+
+    /// Deletes what can't become the head any more. What fails here is done by a later checkpoint.
+    async fn discard(&self, head: &CheckpointHead) {
+        let deleted = async {
+            self.shard.delete_folder(&self.names.segments(&head.folder)).await?;
+            self.shard.delete(self.names.checkpoint(&head.folder)).await
+        };
+        if let Err(error) = deleted.await {
+            tracing::info!(%error, folder = head.folder, "cannot delete an unfinished checkpoint yet");
+        }
+    }
+}
