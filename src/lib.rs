@@ -6,6 +6,7 @@ pub mod backend;
 pub mod config;
 pub mod data_dir;
 pub mod gateway;
+pub mod health_check;
 pub mod keyspace;
 pub mod lease;
 pub mod node;

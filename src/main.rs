@@ -10,6 +10,7 @@ use leaseway::config::{self, Config, Invocation, LogOutput, VERSION};
 use leaseway::data_dir::{DataDir, Presence};
 use leaseway::gateway::listen::Listener;
 use leaseway::gateway::serve::{self, Server};
+use leaseway::health_check;
 use leaseway::node::Node;
 use leaseway::telemetry::log;
 use tokio::signal::unix::{SignalKind, signal};
@@ -33,6 +34,9 @@ fn return_memory() {}
 
 fn main() -> ExitCode {
     return_memory();
+    if let Some(args) = health_check_arguments() {
+        return check_health(&args);
+    }
     let config = match configuration() {
         Ok(Invocation::Run(config)) => config,
         Ok(Invocation::Version) => return print(&config::version_text()),
@@ -64,10 +68,32 @@ fn main() -> ExitCode {
     }
 }
 
+/// The arguments after the program's name. What is not UTF-8 cannot be a flag or one of our variables,
+/// and is shown as far as it goes.
+fn arguments() -> Vec<String> {
+    std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect()
+}
+
+/// What comes after the word that asks another process for its health, if it is there.
+fn health_check_arguments() -> Option<Vec<String>> {
+    let args = arguments();
+    let (first, rest) = args.split_first()?;
+    (first == health_check::COMMAND).then(|| rest.to_vec())
+}
+
+/// Ends with 0 or 1 only: container engines give other codes a meaning of their own.
+fn check_health(args: &[String]) -> ExitCode {
+    match health_check::run(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("leaseway: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 fn configuration() -> Result<Invocation, config::ConfigError> {
-    // What is not UTF-8 cannot be a flag or one of our variables, and is shown as far as it goes.
-    let args: Vec<String> =
-        std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let args = arguments();
     let env: BTreeMap<String, String> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();

@@ -199,3 +199,14 @@ fn a_data_directory_that_goes_away_is_noticed() {
     server.signal("TERM");
     assert_eq!(server.wait().0, Some(0), "{}", server.log());
 }
+
+#[test]
+fn a_running_server_is_asked_for_its_health() {
+    let server = Server::start(&[]);
+    let url = format!("http://127.0.0.1:{}", server.port);
+    let ready = finish(leaseway().args(["health", "--endpoint", &url]));
+    assert_eq!((ready.code, ready.stdout.as_str(), ready.stderr.as_str()), (Some(0), "", ""));
+    let nobody = format!("http://127.0.0.1:{}", free_port());
+    let away = finish(leaseway().args(["health", "--endpoint", &nobody]));
+    assert_refused(&away, 1, &[&nobody, "refused"]);
+}

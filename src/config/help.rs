@@ -13,6 +13,8 @@ pub fn help_text() -> String {
          \x20 leaseway [flags]\n    Start the server.\n\n\
          \x20 leaseway --version\n    Show the versions.\n\n\
          \x20 leaseway -h | --help\n    Show this text.\n\n\
+         \x20 leaseway health [--endpoint http://127.0.0.1:2379] [--timeout 5s]\n    Ask a running server \
+         whether it is ready (/readyz): exit code 0 if it is, else 1 and one line that says why.\n\n\
          \x20 leaseway --config-file FILE\n    Read the configuration from a YAML file; other flags and \
          environment variables are then ignored.\n    Keys are the names of the flags; durations are \
          nanoseconds, or texts such as \"10m\".\n\n\
