@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leaseway::config::backend::Backend;
 use leaseway::config::{self, Config, Invocation, LogOutput, VERSION};
 use leaseway::data_dir::{DataDir, Presence};
 use leaseway::gateway::listen::Listener;
@@ -156,14 +157,23 @@ async fn serve(config: &Config) -> Result<(), Failure> {
     tracing::info!("ready to serve client requests");
     greet(config, &places);
 
-    let watched = tokio::spawn(watch_presence(dir.presence().map_err(|error| error.to_string())?));
+    // A gateway's directory is a cache: nothing is lost with it.
+    let watched = match config.backend {
+        Backend::Local => {
+            let presence = dir.presence().map_err(|error| error.to_string())?;
+            Some(tokio::spawn(watch_presence(presence)))
+        }
+        Backend::Oxia(_) => None,
+    };
     let outcome = tokio::select! {
         _ = terminate.recv() => stopping("terminated"),
         _ = interrupt.recv() => stopping("interrupt"),
         reason = node.failed() => Err(Failure { message: reason, logged: true }),
     };
 
-    watched.abort();
+    if let Some(watched) = watched {
+        watched.abort();
+    }
     node.announce_stop();
     server.stop().await;
     node.close().await;
