@@ -29,6 +29,7 @@ use crate::backend::{Log, Sessions};
 use crate::config::backend::Backend;
 use crate::config::{Config, MetricsDetail};
 use crate::data_dir::DataDir;
+use crate::gateway::Context;
 use crate::gateway::auth::AuthService;
 use crate::gateway::authority::Gate;
 use crate::gateway::cluster::{ClusterService, Members, SelfInfo};
@@ -42,7 +43,6 @@ use crate::gateway::lease::LeaseService;
 use crate::gateway::maintenance::{MaintenanceService, Shrink};
 use crate::gateway::serve::App;
 use crate::gateway::watch::{WatchOptions, WatchService};
-use crate::gateway::{Context, Limits};
 use crate::keyspace::auth::GATEWAY;
 use crate::keyspace::event::{EventKind, RevisionEvents, Visible};
 use crate::keyspace::load::load;
@@ -325,15 +325,19 @@ fn assemble<L: Log, S: Sessions>(
         tokio::spawn(leases.clone().run_checkpoints(LEASE_CHECKPOINTS)),
         tokio::spawn(auto_compaction::run(config.auto_compaction, log.clone(), reader.clone())),
     ];
-    let limits = Limits {
-        max_request_bytes: config.limits.max_request_bytes,
-        max_txn_ops: config.limits.max_txn_ops,
-        quota_bytes: config.quota_backend_bytes.and_then(|quota| i64::try_from(quota).ok()),
-    };
+    let quota_bytes = config.quota_backend_bytes.and_then(|quota| i64::try_from(quota).ok());
     metrics.server.member_id.get_or_init(|| identity.member_id);
-    metrics.keyspace.quota_bytes.set(limits.quota_bytes.unwrap_or(0));
-    let context =
-        Arc::new(Context { log, reader, leases, identity, auth, limits, metrics: metrics.clone() });
+    metrics.keyspace.quota_bytes.set(quota_bytes.unwrap_or(0));
+    let context = Arc::new(Context {
+        log,
+        reader,
+        leases,
+        identity,
+        auth,
+        limits: config.limits,
+        quota_bytes,
+        metrics: metrics.clone(),
+    });
     let (serving, status) = watch::channel(ServingStatus::Serving);
     let services = services(config, &context, &hub, &engine, status, shrink, members);
     let state = NodeState { context, hub: hub.clone(), engine: engine.clone() };

@@ -1,9 +1,10 @@
 //! The Maintenance service, as a single member answers it.
 
+use super::Context;
 use super::error::{Error, read_failed};
-use super::{Context, ETCD_VERSION, STORAGE_VERSION};
 use crate::auth::Credentials;
 use crate::backend::{Log, Sessions};
+use crate::config::{ETCD_CLUSTER_VERSION, ETCD_VERSION};
 use crate::keyspace::command::{AlarmChange, Op, Reply};
 use crate::storage::{Engine, StorageError, Table};
 use leaseway_proto::etcdserverpb as pb;
@@ -150,8 +151,8 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
             db_size_in_use: EMPTY_STORE
                 + self.context.reader.shared().row_bytes.load(Ordering::Relaxed),
             is_learner: false,
-            storage_version: STORAGE_VERSION.into(),
-            db_size_quota: self.context.limits.quota_bytes.unwrap_or(-1),
+            storage_version: ETCD_CLUSTER_VERSION.into(),
+            db_size_quota: self.context.quota_bytes.unwrap_or(-1),
             downgrade_info: Some(pb::DowngradeInfo::default()),
         }))
     }

@@ -23,6 +23,7 @@ pub mod watch;
 
 use crate::auth::Auth;
 use crate::backend::{Log, Sessions};
+use crate::config::Limits;
 use crate::keyspace::command::{AlarmChange, Op, internal};
 use crate::keyspace::reader::Reader;
 use crate::lease::Leases;
@@ -32,22 +33,6 @@ use identity::Identity;
 use leaseway_proto::etcdserverpb as pb;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// The etcd version whose behaviour is offered, and which clients are told.
-pub const ETCD_VERSION: &str = "3.7.3";
-/// The storage version that goes with it.
-pub const STORAGE_VERSION: &str = "3.7.0";
-
-/// Limits that act before the log.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Largest request in bytes, as it would be logged.
-    pub max_request_bytes: usize,
-    /// Operations in one branch of a transaction.
-    pub max_txn_ops: usize,
-    /// Bytes of rows at which writes are refused and an alarm is raised; none is no limit.
-    pub quota_bytes: Option<i64>,
-}
 
 /// What every service needs.
 pub struct Context<L, S> {
@@ -63,6 +48,8 @@ pub struct Context<L, S> {
     pub auth: Auth,
     /// Limits on requests.
     pub limits: Limits,
+    /// Bytes of rows at which writes are refused and an alarm is raised; none is no limit.
+    pub quota_bytes: Option<i64>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
 }
@@ -79,7 +66,7 @@ impl<L: Log, S: Sessions> Context<L, S> {
     /// # Errors
     /// [`Error::NoSpace`].
     pub async fn within_quota(&self, cost: usize) -> Result<(), Error> {
-        let Some(quota) = self.limits.quota_bytes else { return Ok(()) };
+        let Some(quota) = self.quota_bytes else { return Ok(()) };
         let used = self.reader.shared().row_bytes.load(Ordering::Relaxed);
         if cost == 0 || used.saturating_add_unsigned(cost as u64) < quota {
             return Ok(());

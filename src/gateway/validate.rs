@@ -1,7 +1,7 @@
 //! What is refused before it reaches the log: requests that can't mean anything, and limits.
 
-use super::Limits;
 use super::error::Error;
+use crate::config::Limits;
 use crate::keyspace::query;
 use crate::keyspace::range::KeyRange;
 use leaseway_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
