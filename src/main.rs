@@ -7,14 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leaseway::config::backend::Backend;
-use leaseway::config::{self, Config, Invocation, LogOutput, VERSION};
+use leaseway::config::{self, Config, Invocation, LogOutput, MetricsDetail, VERSION};
 use leaseway::data_dir::{DataDir, Presence};
+use leaseway::gateway::http::{Endpoints, HealthState, ReadFuture};
 use leaseway::gateway::listen::Listener;
-use leaseway::gateway::serve::{self, Server};
+use leaseway::gateway::serve::{self, Gate, Server};
 use leaseway::health_check;
 use leaseway::node::Node;
-use leaseway::telemetry::log;
+use leaseway::telemetry::{Metrics, log};
+use leaseway_proto::etcdserverpb::AlarmType;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 
 /// Large buffers (answers, values) get mappings of their own, which go back to the system when they
 /// are freed. Left to itself the C library raises that bound as it sees larger buffers, and then keeps
@@ -145,15 +148,24 @@ async fn serve(config: &Config) -> Result<(), Failure> {
     raise_open_files();
     let dir = DataDir::open(&config.data_dir).map_err(|error| error.to_string())?;
     let listeners = serve::bind(config).map_err(|error| error.to_string())?;
-    // Joining a cluster may take as long as the cluster is away.
+    let places = places(&listeners);
+    let metrics = Arc::new(Metrics::new(config.metrics == MetricsDetail::Extensive));
+    let (tell, app) = watch::channel(None);
+    let gate = Gate { metrics: metrics.clone(), starting: starting(config, &metrics), app };
+    let mut waiting = Some((listeners, gate));
+    let mut start =
+        || waiting.take().map(|(listeners, gate)| Server::start(config, listeners, gate));
+    // Joining a cluster may take as long as the cluster is away, and loading takes its time: until then
+    // there is an answer to whoever asks how things are.
+    let server = if config.backend == Backend::Local { None } else { start() };
     let (node, app) = tokio::select! {
-        opened = Node::open(config, &dir) => opened?,
+        opened = Node::open(config, &dir, metrics) => opened?,
         _ = terminate.recv() => return stopping("terminated"),
         _ = interrupt.recv() => return stopping("interrupt"),
     };
 
-    let places = places(&listeners);
-    let server = Server::start(config, listeners, app);
+    tell.send_replace(Some(Arc::new(app)));
+    let server = server.or_else(start);
     tracing::info!("ready to serve client requests");
     greet(config, &places);
 
@@ -175,13 +187,33 @@ async fn serve(config: &Config) -> Result<(), Failure> {
         watched.abort();
     }
     node.announce_stop();
-    server.stop().await;
+    if let Some(server) = server {
+        server.stop().await;
+    }
     node.close().await;
     drop(dir);
     if outcome.is_ok() {
         tracing::info!("stopped");
     }
     outcome
+}
+
+/// What health checks are told while there is nothing to serve yet: alive, not ready.
+struct Starting;
+
+impl HealthState for Starting {
+    fn alarms(&self) -> Vec<AlarmType> {
+        Vec::new()
+    }
+
+    fn read(&self, serializable: bool) -> ReadFuture<'_> {
+        let answer = if serializable { Ok(()) } else { Err("the keyspace is being loaded".into()) };
+        Box::pin(std::future::ready(answer))
+    }
+}
+
+fn starting(config: &Config, metrics: &Arc<Metrics>) -> Endpoints {
+    Endpoints::new(Arc::new(Starting), metrics.clone(), config.access.clone())
 }
 
 /// How often the data directory is looked for.

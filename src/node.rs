@@ -26,8 +26,8 @@ use crate::backend::local::recover::recover;
 use crate::backend::local::sessions::LocalSessions;
 use crate::backend::local::wal::{CAPACITY, Wal};
 use crate::backend::{Log, Sessions};
+use crate::config::Config;
 use crate::config::backend::Backend;
-use crate::config::{Config, MetricsDetail};
 use crate::data_dir::DataDir;
 use crate::gateway::Context;
 use crate::gateway::auth::AuthService;
@@ -91,8 +91,11 @@ impl Node {
     ///
     /// # Errors
     /// One line saying what cannot be opened and why.
-    pub async fn open(config: &Config, dir: &DataDir) -> Result<(Node, App), String> {
-        let metrics = Arc::new(Metrics::new(config.metrics == MetricsDetail::Extensive));
+    pub async fn open(
+        config: &Config,
+        dir: &DataDir,
+        metrics: Arc<Metrics>,
+    ) -> Result<(Node, App), String> {
         if let Backend::Oxia(place) = &config.backend {
             return oxia::open(config, place, dir, metrics).await;
         }
@@ -343,7 +346,7 @@ fn assemble<L: Log, S: Sessions>(
     let state = NodeState { context, hub: hub.clone(), engine: engine.clone() };
     let endpoints = Endpoints::new(Arc::new(state), metrics.clone(), config.access.clone());
     let node = Node { failure, serving, stop_log, apply, hub, engine, tasks, _failed: failed };
-    (node, App { services, endpoints, metrics })
+    (node, App { services, endpoints })
 }
 
 fn services<L: Log, S: Sessions>(

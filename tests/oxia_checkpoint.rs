@@ -154,6 +154,25 @@ async fn gateways_are_killed_again_and_again_while_they_make_checkpoints() {
     eventually(2 * PATIENCE, "one checkpoint", kept, |others| *others == 0).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_is_starting_is_alive_and_not_ready() {
+    let Some(mut oxia) = Oxia::start() else { return };
+    drop(oxia.client("s").await);
+    oxia.kill();
+    let one = gateway(&oxia, "s");
+    let status = |path: &str| one.http("GET", path, &[]).status;
+    assert_eq!(status("/livez"), 200);
+    assert_eq!(status("/readyz"), 503);
+    assert_eq!(status("/health"), 503);
+    assert!(one.http("GET", "/metrics", &[]).body.contains("leaseway_load_bytes_expected 0"));
+    // Who calls waits, and is served as soon as there is something to serve.
+    let client = Client::connect(one.port).await;
+    let put = tokio::spawn(async move { client.put("k", "v", 0).await });
+    oxia.restart();
+    assert_eq!(put.await.expect("no panic").expect("a put"), 2);
+    assert_eq!(status("/readyz"), 200);
+}
+
 /// A store at a position, with a row of its own.
 fn store(position: u64) -> Result<RedbEngine, StorageError> {
     let engine = RedbEngine::in_memory()?;

@@ -49,21 +49,58 @@ pub struct App {
     pub services: Services,
     /// The HTTP endpoints.
     pub endpoints: Endpoints,
-    /// For what is counted on connections.
-    pub metrics: Arc<Metrics>,
 }
 
-impl App {
+/// What stands before the services. Until they are there, the endpoints answer by what is known, and
+/// gRPC calls wait.
+pub struct Gate {
+    /// For what is counted on connections.
+    pub metrics: Arc<Metrics>,
+    /// The HTTP endpoints until then.
+    pub starting: Endpoints,
+    /// What is served, once it is there.
+    pub app: watch::Receiver<Option<Arc<App>>>,
+}
+
+impl Gate {
     async fn answer(&self, traffic: Traffic, request: Request<Incoming>) -> Response<Body> {
         // Over HTTP/2 etcd speaks gRPC only; plain GETs are answered here as over HTTP/1.1.
-        let grpc = request.version() == Version::HTTP_2
-            && (request.method() != Method::GET || traffic == Traffic::Grpc);
-        match traffic {
-            Traffic::Metrics => self.endpoints.metrics_only(&request).await,
-            Traffic::Grpc => self.services.call(request).await,
-            Traffic::GrpcAndHttp if grpc => self.services.call(request).await,
-            Traffic::GrpcAndHttp | Traffic::Http => self.endpoints.client(&request).await,
+        let grpc = match traffic {
+            Traffic::Metrics | Traffic::Http => false,
+            Traffic::Grpc => true,
+            Traffic::GrpcAndHttp => {
+                request.version() == Version::HTTP_2 && request.method() != Method::GET
+            }
+        };
+        if grpc {
+            return match self.opened().await {
+                Some(app) => app.services.call(request).await,
+                None => tonic::Status::unavailable("the server is stopping").into_http(),
+            };
         }
+        let app = self.now();
+        let endpoints = app.as_ref().map_or(&self.starting, |app| &app.endpoints);
+        match traffic {
+            Traffic::Metrics => endpoints.metrics_only(&request).await,
+            _ => endpoints.client(&request).await,
+        }
+    }
+
+    fn now(&self) -> Option<Arc<App>> {
+        self.app.borrow().clone()
+    }
+
+    /// Waits for the services; `None` when they will never be there.
+    async fn opened(&self) -> Option<Arc<App>> {
+        if let Some(app) = self.now() {
+            return Some(app);
+        }
+        let mut app = self.app.clone();
+        app.wait_for(Option::is_some).await.ok()?.clone()
+    }
+
+    fn unary_in_flight(&self) -> i64 {
+        self.now().map_or(0, |app| app.services.unary_in_flight())
     }
 }
 
@@ -97,7 +134,7 @@ enum Stage {
 
 /// A server that accepts connections until it is told to [`Server::stop`].
 pub struct Server {
-    app: Arc<App>,
+    gate: Arc<Gate>,
     stage: watch::Sender<Stage>,
     /// Gives nothing, but ends once every task has ended.
     ended: mpsc::Receiver<Infallible>,
@@ -105,13 +142,13 @@ pub struct Server {
 
 impl Server {
     /// Starts serving on all listeners.
-    pub fn start(config: &Config, listeners: Vec<Listener>, app: App) -> Server {
+    pub fn start(config: &Config, listeners: Vec<Listener>, gate: Gate) -> Server {
         let (stage, watched) = watch::channel(Stage::Serving);
         let (alive, ended) = mpsc::channel(1);
-        let app = Arc::new(app);
+        let gate = Arc::new(gate);
         for listener in listeners {
             let context = ConnectionContext {
-                app: app.clone(),
+                gate: gate.clone(),
                 protocol: protocol(
                     listener.traffic,
                     config.limits.max_concurrent_streams,
@@ -121,19 +158,19 @@ impl Server {
             };
             tokio::spawn(accept_loop(listener, Arc::new(context), watched.clone(), alive.clone()));
         }
-        Server { app, stage, ended }
+        Server { gate, stage, ended }
     }
 
     /// Stops serving: ends with every connection closed, after at most three seconds.
     pub async fn stop(mut self) {
         self.stage.send_replace(Stage::Draining);
         let drained = async {
-            while self.app.services.unary_in_flight() > 0 {
+            while self.gate.unary_in_flight() > 0 {
                 tokio::time::sleep(DRAIN_POLL).await;
             }
         };
         if tokio::time::timeout(DRAIN_TIMEOUT, drained).await.is_err() {
-            let calls = self.app.services.unary_in_flight();
+            let calls = self.gate.unary_in_flight();
             tracing::warn!(calls, "closing connections with calls that did not end in time");
         }
         if tokio::time::timeout(LINGER, self.ended.recv()).await.is_ok() {
@@ -171,7 +208,7 @@ fn protocol(traffic: Traffic, streams_max: Option<u32>, keepalive: Option<Keepal
 
 /// What all connections of a listener share.
 struct ConnectionContext {
-    app: Arc<App>,
+    gate: Arc<Gate>,
     protocol: Protocol,
     traffic: Traffic,
 }
@@ -212,10 +249,10 @@ async fn serve_connection(
     mut stage: watch::Receiver<Stage>,
     _alive: mpsc::Sender<Infallible>,
 ) {
-    let io = TokioIo::new(Metered::new(connection, context.app.metrics.clone()));
+    let io = TokioIo::new(Metered::new(connection, context.gate.metrics.clone()));
     let service = service_fn(|request| {
-        let (app, traffic) = (context.app.clone(), context.traffic);
-        async move { Ok::<_, Infallible>(app.answer(traffic, request).await) }
+        let (gate, traffic) = (context.gate.clone(), context.traffic);
+        async move { Ok::<_, Infallible>(gate.answer(traffic, request).await) }
     });
     let mut connection = pin!(context.protocol.serve_connection(io, service));
     let mut told = false;

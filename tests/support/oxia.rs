@@ -3,9 +3,10 @@
 #![allow(dead_code)]
 
 use std::fs::File;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use leaseway::backend::oxia::client::{Address, Client, Config};
 use tempfile::TempDir;
@@ -89,7 +90,29 @@ fn steady_port() -> u16 {
     ports.find(free).expect("a free port")
 }
 
-fn launch(binary: &PathBuf, [public, metrics]: [u16; 2], dir: &TempDir) -> Child {
+/// Starts the server and waits until it may be called. A call in the moment between its opening the
+/// port and knowing its own shard ends it; then it is started again. It opens the port for metrics
+/// after that moment.
+fn launch(binary: &PathBuf, ports: [u16; 2], dir: &TempDir) -> Child {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut child = spawn(binary, ports, dir);
+        while child.try_wait().expect("a child of ours").is_none() {
+            if TcpStream::connect(("127.0.0.1", ports[1])).is_ok() {
+                return child;
+            }
+            if Instant::now() > deadline {
+                let _ = child.kill();
+                let _ = child.wait();
+                panic!("no Oxia in time");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(Instant::now() < deadline, "Oxia ends again and again");
+    }
+}
+
+fn spawn(binary: &PathBuf, [public, metrics]: [u16; 2], dir: &TempDir) -> Child {
     let log = File::options().create(true).append(true).open(dir.path().join("log"));
     let log = log.expect("log file");
     Command::new(binary)
