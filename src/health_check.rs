@@ -15,7 +15,7 @@ use crate::config::{Endpoint, Place};
 /// The word that asks for the check, in place of flags.
 pub const COMMAND: &str = "health";
 /// Bytes of an answer that are looked at: what fails is said at its beginning.
-const ANSWER_BYTES_MAX: u64 = 64 * 1024;
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 /// What to ask, and for how long.
 #[derive(Debug, PartialEq, Eq)]
@@ -117,7 +117,7 @@ fn connect(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
 /// Sends the request and reads what comes until the server closes, the answer is too long to matter,
 /// or the time is over.
 fn exchange<S>(
-    stream: &S,
+    mut stream: &S,
     host: &str,
     deadline: Instant,
     set_timeout: impl Fn(Duration) -> io::Result<()>,
@@ -126,12 +126,12 @@ where
     for<'a> &'a S: Read + Write,
 {
     let request = format!("GET /readyz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-    (&mut &*stream).write_all(request.as_bytes())?;
+    stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
     let mut piece = [0; 4096];
-    while (answer.len() as u64) < ANSWER_BYTES_MAX {
+    while answer.len() < ANSWER_BYTES_MAX {
         set_timeout(left(deadline)?)?;
-        match (&mut &*stream).read(&mut piece) {
+        match stream.read(&mut piece) {
             Ok(0) => break,
             Ok(read) => answer.extend_from_slice(&piece[..read]),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
