@@ -67,15 +67,16 @@ func (s *Server) launch() error {
 }
 
 func (s *Server) args() []string {
-	return append([]string{
+	own := s.subject.flags(s.t, s.DataDir)
+	return append(append(own,
 		"--name=subject",
-		"--data-dir=" + s.DataDir,
-		"--listen-client-urls=http://" + s.Endpoint,
-		"--advertise-client-urls=http://" + s.Endpoint,
-		"--listen-peer-urls=http://" + s.peerAddr,
-		"--initial-advertise-peer-urls=http://" + s.peerAddr,
-		"--initial-cluster=subject=http://" + s.peerAddr,
-	}, s.flags...)
+		"--data-dir="+s.DataDir,
+		"--listen-client-urls=http://"+s.Endpoint,
+		"--advertise-client-urls=http://"+s.Endpoint,
+		"--listen-peer-urls=http://"+s.peerAddr,
+		"--initial-advertise-peer-urls=http://"+s.peerAddr,
+		"--initial-cluster=subject=http://"+s.peerAddr,
+	), s.flags...)
 }
 
 // URL is the client address as a URL.

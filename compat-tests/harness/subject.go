@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,6 +17,9 @@ type Subject string
 const (
 	Etcd     Subject = "etcd"
 	Leaseway Subject = "leaseway"
+	// Gateway is Leaseway on the Oxia cluster that OXIA_ADDRESSES names. Every
+	// server has a keyspace of its own, which goes with its data directory.
+	Gateway Subject = "oxia"
 )
 
 // CurrentSubject is the implementation selected by SUBJECT.
@@ -26,8 +30,10 @@ func CurrentSubject(t testing.TB) Subject {
 		return Etcd
 	case string(Leaseway):
 		return Leaseway
+	case string(Gateway):
+		return Gateway
 	default:
-		t.Fatalf("SUBJECT=%q: want %q or %q", name, Etcd, Leaseway)
+		t.Fatalf("SUBJECT=%q: want %q, %q or %q", name, Etcd, Leaseway, Gateway)
 		return ""
 	}
 }
@@ -47,6 +53,23 @@ func (s Subject) Binary(t testing.TB) string {
 		path = filepath.Join(root, "target", "release", "leaseway")
 	}
 	return requireExecutable(t, path, "build it with `cargo build --release` or set LEASEWAY_BIN")
+}
+
+// IsOurs is true for Leaseway, whatever its backend.
+func (s Subject) IsOurs() bool { return s != Etcd }
+
+// flags are those that the subject needs besides directory and addresses.
+func (s Subject) flags(t testing.TB, dataDir string) []string {
+	t.Helper()
+	if s != Gateway {
+		return nil
+	}
+	addresses := os.Getenv("OXIA_ADDRESSES")
+	if addresses == "" {
+		t.Fatal("OXIA_ADDRESSES is not set: start a cluster with compat-tests/tools/oxia-cluster")
+	}
+	keyspace := fmt.Sprintf("%x", sha256.Sum256([]byte(dataDir)))[:32]
+	return []string{"--backend=oxia://" + addresses + "/default?keyspace=" + keyspace}
 }
 
 // EtcdTool is the absolute path of etcd, etcdctl or etcdutl.
