@@ -63,11 +63,9 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             let lease = self.reader.leases().of_session(ended.id).value;
             lease.filter(|lease| lease.marker == ended.marker)
         };
-        if lives().is_none() {
-            return;
-        }
+        let Some(lease) = lives() else { return };
         // If this process was away, nobody may have been there to renew it.
-        self.settled().await;
+        self.settled(lease.id, ended.id).await;
         let Some(lease) = lives() else { return };
         // Others may have seen it too; one of us goes first.
         tokio::time::sleep(self.sessions.turn(lease.id)).await;

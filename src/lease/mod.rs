@@ -26,7 +26,9 @@ use crate::keyspace::command::{
 use crate::keyspace::error::Refusal;
 use crate::keyspace::leases::Lease;
 use crate::keyspace::reader::Reader;
+use parking_lot::Mutex;
 pub use remaining::time_at_start;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -111,6 +113,8 @@ pub struct Leases<L, S> {
     times: Arc<Times>,
     // A checkpoint of remaining times is under way.
     noting: AtomicBool,
+    // Leases with their sessions that were there before this process was.
+    inherited: Mutex<BTreeSet<(i64, SessionId)>>,
 }
 
 fn seconds(ttl: i64) -> Duration {
@@ -127,7 +131,10 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         min_ttl: i64,
         times: Arc<Times>,
     ) -> Self {
-        Self { log, sessions, reader, min_ttl, times, noting: AtomicBool::new(false) }
+        let (noting, inherited) = (AtomicBool::new(false), Mutex::default());
+        let leases = Self { log, sessions, reader, min_ttl, times, noting, inherited };
+        leases.inherit();
+        leases
     }
 
     async fn propose(&self, op: Op) -> Result<Outcome, ProposeError> {
@@ -237,7 +244,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             Renewal::Done(ttl) => Ok(ttl),
             Renewal::Ended(session) => {
                 // Perhaps when no gateway was there; then it is given a new session.
-                self.settled().await;
+                self.settled(id, session).await;
                 match self.reader.leases().session(id).value {
                     Some((now, _)) if now != session => match self.try_keep_alive(id).await? {
                         Renewal::Done(ttl) => Ok(ttl),

@@ -6,7 +6,7 @@
 //! a new session instead, once: nobody could have renewed it.
 
 use super::{LeaseError, Leases, seconds};
-use crate::backend::{Duty, Log, Sessions};
+use crate::backend::{Duty, Log, SessionId, Sessions};
 use crate::keyspace::command::{LeaseRebind, Op, Reply};
 use crate::keyspace::leases::Lease;
 use std::collections::BTreeSet;
@@ -42,6 +42,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
                     match self.clone().sweep(&mut before, spare).await {
                         Ok(()) => {
                             self.sessions.settle(true);
+                            self.inherited.lock().clear();
                             EVERY
                         }
                         Err(LeaseError::Stopped) => return,
@@ -53,6 +54,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
                 }
                 Duty::Unknown => {
                     self.sessions.settle(false);
+                    self.inherit();
                     before = Found::default();
                     EVERY
                 }
@@ -86,6 +88,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             let key = (lease.id, lease.session);
             found.missing.insert(key);
             // The word of an end may be on its way, unless it came before this process did.
+            let spare = spare && self.inherited.lock().contains(&key);
             if !spare && !before.missing.contains(&key) {
                 continue;
             }
@@ -153,9 +156,22 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         Ok(())
     }
 
-    /// Waits until leases whose sessions ended before this process came have been looked after.
-    pub(super) async fn settled(&self) {
+    /// Notes the leases that are there while it is not known whether anybody could renew them.
+    pub(super) fn inherit(&self) {
+        if self.sessions.duty().is_some() {
+            let leases = self.reader.leases().all().value;
+            let with_session = leases.iter().filter(|lease| lease.session != 0);
+            *self.inherited.lock() = with_session.map(|lease| (lease.id, lease.session)).collect();
+        }
+    }
+
+    /// Waits, if a lease was there before this process came, until it is decided what becomes of those
+    /// whose sessions ended by then.
+    pub(super) async fn settled(&self, id: i64, session: SessionId) {
         let Some(mut duty) = self.sessions.duty() else { return };
+        if !self.inherited.lock().contains(&(id, session)) {
+            return;
+        }
         let settled = |duty: &Duty| match duty {
             Duty::Unknown => false,
             Duty::Other { settled } => *settled,
