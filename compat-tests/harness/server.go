@@ -29,8 +29,10 @@ type Server struct {
 	// DataDir survives Stop, Kill and Restart, and goes with the test.
 	DataDir string
 
-	t        testing.TB
-	subject  Subject
+	t       testing.TB
+	subject Subject
+	// keyspace is what a gateway's keyspace is named after.
+	keyspace string
 	flags    []string
 	peerAddr string
 	process  *Process
@@ -47,6 +49,24 @@ func Start(t testing.TB, flags ...string) *Server {
 func StartSubject(t testing.TB, subject Subject, flags ...string) *Server {
 	t.Helper()
 	s := &Server{t: t, subject: subject, flags: flags, DataDir: filepath.Join(t.TempDir(), "data")}
+	s.keyspace = s.DataDir
+	return s.start()
+}
+
+// Another runs one more gateway of the same keyspace, with the same flags.
+func (s *Server) Another() *Server {
+	s.t.Helper()
+	if s.subject != Gateway {
+		s.t.Fatalf("%s has no gateways", s.subject)
+	}
+	other := &Server{t: s.t, subject: s.subject, flags: s.flags, DataDir: filepath.Join(s.t.TempDir(), "data")}
+	other.keyspace = s.keyspace
+	return other.start()
+}
+
+func (s *Server) start() *Server {
+	s.t.Helper()
+	t := s.t
 	var err error
 	for range startAttempts {
 		s.Endpoint, s.peerAddr = FreeAddress(t), FreeAddress(t)
@@ -67,7 +87,7 @@ func (s *Server) launch() error {
 }
 
 func (s *Server) args() []string {
-	own := s.subject.flags(s.t, s.DataDir)
+	own := s.subject.flags(s.t, s.keyspace)
 	return append(append(own,
 		"--name=subject",
 		"--data-dir="+s.DataDir,

@@ -59,7 +59,7 @@ func (s Subject) Binary(t testing.TB) string {
 func (s Subject) IsOurs() bool { return s != Etcd }
 
 // flags are those that the subject needs besides directory and addresses.
-func (s Subject) flags(t testing.TB, dataDir string) []string {
+func (s Subject) flags(t testing.TB, keyspaceOf string) []string {
 	t.Helper()
 	if s != Gateway {
 		return nil
@@ -68,7 +68,7 @@ func (s Subject) flags(t testing.TB, dataDir string) []string {
 	if addresses == "" {
 		t.Fatal("OXIA_ADDRESSES is not set: start a cluster with compat-tests/tools/oxia-cluster")
 	}
-	keyspace := fmt.Sprintf("%x", sha256.Sum256([]byte(dataDir)))[:32]
+	keyspace := fmt.Sprintf("%x", sha256.Sum256([]byte(keyspaceOf)))[:32]
 	return []string{"--backend=oxia://" + addresses + "/default?keyspace=" + keyspace}
 }
 

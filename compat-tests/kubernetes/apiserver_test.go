@@ -51,8 +51,10 @@ type apiServer struct {
 // cluster is a kube-apiserver and the store below it. Both live as long as the
 // whole run.
 type cluster struct {
-	run     *testing.T
-	store   *harness.Server
+	run   *testing.T
+	store *harness.Server
+	// second is another gateway beside the store, where the store is a gateway.
+	second  *harness.Server
 	dir     string
 	address string
 	process *harness.Process
@@ -69,6 +71,9 @@ func startAPIServer(t *testing.T) *apiServer {
 		// The server signs its own certificate for this run.
 		http: &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}},
 	}}
+	if a.store.Subject() == harness.Gateway {
+		a.second = a.store.Another()
+	}
 	a.writeCredentials()
 	a.launch()
 	a.awaitReady()
@@ -100,7 +105,7 @@ func (a *apiServer) launch(extra ...string) {
 	_, port, err := net.SplitHostPort(a.address)
 	a.noError(err)
 	a.process = harness.StartProcess(a.run, "kube-apiserver", nil, harness.KubernetesTool(a.t, "kube-apiserver"), append([]string{
-		"--etcd-servers=" + a.store.URL(),
+		"--etcd-servers=" + a.storeURLs(),
 		"--bind-address=127.0.0.1", "--secure-port=" + port, "--advertise-address=192.0.2.1",
 		"--cert-dir=" + a.dir, "--service-cluster-ip-range=10.96.0.0/16",
 		"--token-auth-file=" + a.path("tokens.csv"), "--authorization-mode=RBAC", "--anonymous-auth=false",
@@ -113,6 +118,21 @@ func (a *apiServer) launch(extra ...string) {
 		"--etcd-compaction-interval=" + compactionInterval.String(),
 		"--etcd-count-metric-poll-period=5s",
 	}, extra...)...)
+}
+
+// eachStore does something with the store, or with both gateways.
+func (a *apiServer) eachStore(do func(*harness.Server)) {
+	do(a.store)
+	if a.second != nil {
+		do(a.second)
+	}
+}
+
+func (a *apiServer) storeURLs() string {
+	if a.second == nil {
+		return a.store.URL()
+	}
+	return a.store.URL() + "," + a.second.URL()
 }
 
 func (a *apiServer) awaitReady() {

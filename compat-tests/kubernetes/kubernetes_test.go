@@ -32,6 +32,7 @@ func TestKubernetes(t *testing.T) {
 		{"both restarted, store first", stepBothRestartStoreFirst},
 		{"both restarted, API server first", stepBothRestartAPIServerFirst},
 		{"without the watch cache", stepWithoutWatchCache},
+		{"one of two gateways killed under load", stepGatewayKilled},
 	}
 	for _, step := range steps {
 		if !t.Run(step.name, func(t *testing.T) { step.run(t, a.in(t)) }) {

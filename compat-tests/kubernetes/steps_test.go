@@ -303,12 +303,17 @@ const writtenEvents = 30
 
 func stepWriteEvents(t *testing.T, a *apiServer) {
 	for i := range writtenEvents {
-		a.create(kubernetesEvents, object{
-			"apiVersion": "v1", "kind": "Event", "metadata": metadata(numbered("compat", i)), "reason": "Compat", "type": "Normal",
-			"message": "written to see it expire", "involvedObject": object{"kind": "Namespace", "name": "default", "namespace": "default"},
-		})
+		a.create(kubernetesEvents, event(numbered("compat", i)))
 	}
 	equal(t, "events", countNamed(a.get(kubernetesEvents), "compat"), writtenEvents)
+}
+
+// event is an Event that the API server keeps for eventTTL.
+func event(name string) object {
+	return object{
+		"apiVersion": "v1", "kind": "Event", "metadata": metadata(name), "reason": "Compat", "type": "Normal",
+		"message": "written to see it expire", "involvedObject": object{"kind": "Namespace", "name": "default", "namespace": "default"},
+	}
 }
 
 func countNamed(list object, prefix string) int {
@@ -323,16 +328,13 @@ func countNamed(list object, prefix string) int {
 
 func stepEventsExpired(t *testing.T, a *apiServer) {
 	harness.Eventually(t, eventTTL+30*time.Second, "all events expire", func() error {
-		if count := countNamed(a.get(kubernetesEvents), "compat"); count != 0 {
+		if count := countNamed(a.get(kubernetesEvents), "compat") + countNamed(a.get(kubernetesEvents), "killed"); count != 0 {
 			return fmt.Errorf("%d left", count)
 		}
 		return nil
 	})
 	w := a.watch(kubernetesEvents + "?watch=1")
-	a.create(kubernetesEvents, object{
-		"apiVersion": "v1", "kind": "Event", "metadata": metadata("last"), "reason": "Compat", "type": "Normal",
-		"involvedObject": object{"kind": "Namespace", "name": "default", "namespace": "default"},
-	})
+	a.create(kubernetesEvents, event("last"))
 	born := time.Now()
 	for {
 		kind, o := w.next()

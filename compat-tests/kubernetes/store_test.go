@@ -2,6 +2,7 @@ package kubernetessuite
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -40,8 +41,32 @@ func (a *apiServer) storeErrors() map[string]float64 {
 	return errors
 }
 
+var refusalLine = regexp.MustCompile(`(?m)^grpc_server_handled_total\{grpc_code="([^"]*)",grpc_method="([^"]*)".*\} ([1-9][0-9]*)$`)
+
+// refusals are the calls that the store has not answered with OK.
+func refusals(t *testing.T, store *harness.Server) []string {
+	t.Helper()
+	response, err := http.Get(store.URL() + "/metrics")
+	if err != nil {
+		return []string{err.Error()}
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var found []string
+	for _, match := range refusalLine.FindAllStringSubmatch(string(body), -1) {
+		if match[1] != "OK" {
+			found = append(found, fmt.Sprintf("%s %s %s times", match[2], match[1], match[3]))
+		}
+	}
+	return found
+}
+
 func stepNoErrors(t *testing.T, a *apiServer) {
 	if errors := a.storeErrors(); len(errors) != 0 {
+		a.eachStore(func(s *harness.Server) { t.Logf("refused by %s: %v", s.URL(), refusals(t, s)) })
 		t.Fatalf("etcd_request_errors_total: %v", errors)
 	}
 	// The poller counts objects with count-only ranges.
@@ -148,20 +173,20 @@ func stepStoreRestart(t *testing.T, a *apiServer) {
 
 func stepBothRestartStoreFirst(t *testing.T, a *apiServer) {
 	a.stop()
-	a.store.Stop()
-	a.store.Resume()
+	a.eachStore((*harness.Server).Stop)
+	a.eachStore((*harness.Server).Resume)
 	a.launch()
 	a.awaitReady()
 	checkEverything(t, a)
 }
 
 func stepBothRestartAPIServerFirst(t *testing.T, a *apiServer) {
-	a.store.Kill()
+	a.eachStore((*harness.Server).Kill)
 	a.stop()
 	a.launch()
 	// The API server must have looked for its store in vain when that comes.
 	a.noError(a.process.AwaitOutput("connection refused", readyDeadline))
-	a.store.Resume()
+	a.eachStore((*harness.Server).Resume)
 	a.awaitReady()
 	checkEverything(t, a)
 }
@@ -175,6 +200,7 @@ func stepWithoutWatchCache(t *testing.T, a *apiServer) {
 	equal(t, "page", len(list.items()), 100)
 	equal(t, "continues", field[string](list, "metadata", "continue") != "", true)
 	if errors := a.storeErrors(); len(errors) != 0 {
+		a.eachStore(func(s *harness.Server) { t.Logf("refused by %s: %v", s.URL(), refusals(t, s)) })
 		t.Fatalf("etcd_request_errors_total: %v", errors)
 	}
 	// Without the cache a watch from the compacted past is the store's to refuse.

@@ -198,6 +198,9 @@ pub trait Gate: Send + Sync + 'static {
         key: &'a [u8],
         range_end: &'a [u8],
     ) -> Checked<'a>;
+
+    /// Waits until everything that was acknowledged to anyone before the call can be seen here.
+    fn caught_up(&self) -> Checked<'_>;
 }
 
 impl<L: Log, S: Sessions> Gate for Context<L, S> {
@@ -221,6 +224,10 @@ impl<L: Log, S: Sessions> Gate for Context<L, S> {
             self.permitted(credentials, permit).await.map(drop)
         })
     }
+
+    fn caught_up(&self) -> Checked<'_> {
+        Box::pin(async move { Ok(self.log.barrier().await?) })
+    }
 }
 
 /// A gate that stands open.
@@ -238,6 +245,10 @@ impl Gate for Open {
     }
 
     fn read<'a>(&'a self, _: &'a Credentials, _: &'a [u8], _: &'a [u8]) -> Checked<'a> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn caught_up(&self) -> Checked<'_> {
         Box::pin(std::future::ready(Ok(())))
     }
 }

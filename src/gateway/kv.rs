@@ -48,8 +48,10 @@ fn is_long(request: &pb::RangeRequest) -> bool {
 }
 
 impl<L: Log, S: Sessions> KvService<L, S> {
-    async fn read_point(&self, serializable: bool) -> Result<(), Status> {
-        if !serializable {
+    /// Waits until a read may be answered. A serializable one does not wait, but nobody is told that a
+    /// revision lies in the future which somebody has already seen through another gateway.
+    async fn read_point(&self, request: &pb::RangeRequest) -> Result<(), Status> {
+        if !request.serializable || request.revision > self.context.revision() {
             self.context.log.barrier().await.map_err(Error::from)?;
         }
         Ok(())
@@ -93,7 +95,7 @@ impl<L: Log, S: Sessions> Kv for KvService<L, S> {
         let request = request.into_inner();
         validate::range(&request)?;
         self.context.metrics.keyspace.range_total.inc();
-        self.read_point(request.serializable).await?;
+        self.read_point(&request).await?;
         let mut reply = self
             .context
             .on_behalf(&credentials, |who| self.read(&request, who))
@@ -113,7 +115,7 @@ impl<L: Log, S: Sessions> Kv for KvService<L, S> {
         let credentials = Credentials::of(&request);
         let request = request.into_inner();
         validate::range_stream(&request)?;
-        self.read_point(request.serializable).await?;
+        self.read_point(&request).await?;
         let start = |who: Option<Authority>| {
             let started = Streaming::start(&self.context, request.clone(), who.as_ref());
             std::future::ready(Ok(started))
@@ -192,7 +194,7 @@ impl<L: Log, S: Sessions> Kv for KvService<L, S> {
         validate::txn(&request, self.context.limits.max_txn_ops)?;
         self.context.metrics.keyspace.txn_total.inc();
         if is_read_only(&request) {
-            self.read_point(false).await?;
+            self.context.log.barrier().await.map_err(Error::from)?;
             let request = Arc::new(request);
             let read = |who: Option<Authority>| {
                 let (reader, request) = (self.context.reader.clone(), request.clone());

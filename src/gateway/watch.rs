@@ -159,10 +159,20 @@ impl Requests {
 
     async fn obey(&self, request: WatchRequest) -> Result<(), crate::watch::Closed> {
         match request.request_union {
-            Some(RequestUnion::CreateRequest(request)) => match self.refusal(&request).await {
-                Some(reason) => self.control.refuse(reason).await,
-                None => self.control.create(watcher(&request)).await,
-            },
+            Some(RequestUnion::CreateRequest(request)) => {
+                if let Some(reason) = self.refusal(&request).await {
+                    return self.control.refuse(reason).await;
+                }
+                // "From now on" is after all that anyone has been told of, wherever that was.
+                if request.start_revision == 0
+                    && let Err(error) = self.gate.caught_up().await
+                {
+                    *self.failure.lock() = Some(error.into());
+                    self.control.close();
+                    return Ok(());
+                }
+                self.control.create(watcher(&request)).await
+            }
             Some(RequestUnion::CancelRequest(request)) => {
                 self.control.cancel(request.watch_id).await
             }

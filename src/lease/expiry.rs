@@ -106,6 +106,11 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             Ok(true) => on_expired(1),
             // Another gateway was first, or a renewal was, which has started its time anew.
             Ok(false) | Err(LeaseError::Stopped) => {}
+            // While the backend is away, nobody can renew it: it has its time again.
+            Err(LeaseError::TimedOut) => {
+                let lease = self.reader.leases().get(id).value;
+                self.times.start(id, lease.map_or(AGAIN, |lease| super::seconds(lease.ttl)));
+            }
             Err(_) => self.times.start(id, AGAIN),
         }
     }

@@ -54,12 +54,13 @@ impl From<Error> for ShardError {
     }
 }
 
+/// The server's id of a session. The server counts from 0, which is no session's id here.
 fn session_id(session: u64) -> i64 {
-    i64::from_ne_bytes(session.to_ne_bytes())
+    i64::from_ne_bytes(session.wrapping_sub(1).to_ne_bytes())
 }
 
 fn own_id(session: i64) -> u64 {
-    u64::from_ne_bytes(session.to_ne_bytes())
+    u64::from_ne_bytes(session.to_ne_bytes()).wrapping_add(1)
 }
 
 impl ClusterShard {
