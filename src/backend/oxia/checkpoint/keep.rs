@@ -36,6 +36,8 @@ const GRACE: Duration = Duration::from_secs(10);
 /// How long a deleted checkpoint's name is remembered, to delete once more what somebody who was
 /// paused writes there.
 const LINGER: Duration = Duration::from_secs(600);
+/// How much less often the others look.
+const OTHERS: u32 = 5;
 /// How long others wait for a checkpoint that somebody has begun.
 const BEGUN: Duration = Duration::from_secs(600);
 
@@ -65,6 +67,15 @@ pub struct Parts<S> {
     pub settings: Settings,
 }
 
+/// Whose turn it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// This gateway's.
+    Mine,
+    /// That of a gateway with a lower id.
+    Others,
+}
+
 /// Why one round was not finished.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RoundError {
@@ -79,10 +90,13 @@ pub(super) enum RoundError {
 /// Keeps checkpoints and log in shape, for ever.
 pub async fn keep<S: Shard>(parts: Arc<Parts<S>>) {
     let mut keeper = Keeper::new(parts);
+    let mut pause = keeper.parts.settings.interval;
     loop {
-        tokio::time::sleep(keeper.parts.settings.interval).await;
+        tokio::time::sleep(pause).await;
+        pause = keeper.parts.settings.interval;
         match keeper.round().await {
-            Ok(()) => {}
+            Ok(Turn::Mine) => {}
+            Ok(Turn::Others) => pause *= OTHERS,
             Err(RoundError::Write(WriteError::Overtaken)) => {
                 tracing::info!("another gateway made a checkpoint meanwhile");
             }
@@ -139,23 +153,24 @@ impl<S: Shard> Keeper<S> {
     }
 
     /// Looks once, and does what is due.
-    pub(super) async fn round(&mut self) -> Result<(), RoundError> {
-        let Some(me) = (self.parts.me)() else { return Ok(()) };
-        let Some(mut moment) = self.look(me).await? else { return Ok(()) };
+    pub(super) async fn round(&mut self) -> Result<Turn, RoundError> {
+        let Some(me) = (self.parts.me)() else { return Ok(Turn::Others) };
+        let Some(mut moment) = self.look(me).await? else { return Ok(Turn::Mine) };
         let mut mine = moment.rank == 0;
         if self.due(&moment)? && !(moment.rank > 0 && self.somebody_is_at_it(&moment).await?) {
             self.write().await?;
             mine = true;
             match self.look(me).await? {
                 Some(now) => moment = now,
-                None => return Ok(()),
+                None => return Ok(Turn::Mine),
             }
         }
-        if mine {
-            self.trim(&moment).await?;
-            self.clean(&moment).await?;
+        if !mine {
+            return Ok(Turn::Others);
         }
-        Ok(())
+        self.trim(&moment).await?;
+        self.clean(&moment).await?;
+        Ok(Turn::Mine)
     }
 
     /// Reads what there is, all of it from a leader that has not been deposed.
