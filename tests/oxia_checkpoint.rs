@@ -119,7 +119,7 @@ async fn gateways_are_killed_again_and_again_while_they_make_checkpoints() {
         let (dies, lives) = (round % 2, (round + 1) % 2);
         let client = Client::connect(servers[lives].port).await;
         let doomed = Client::connect(servers[dies].port).await;
-        // A checkpoint of some 3 MB, a dozen segments, is due after half of it.
+        // A checkpoint of some 3 MB, half a dozen segments, is due after half of it.
         put_many(&doomed, 0, 60, 25_000).await;
         let writer = tokio::spawn({
             let client = client.clone();

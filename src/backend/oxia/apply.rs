@@ -28,6 +28,8 @@ const GROUP: usize = 64;
 const GROUP_COMMANDS: usize = 4096;
 /// Groups after which pages that nobody needs any more are given back for reuse.
 const RECLAIM: u32 = 64;
+/// Bytes of rows after which they are in any case: until then they stay in memory.
+const RECLAIM_BYTES: u64 = 16 << 20;
 
 /// Told which leases without a session were granted, renewed or ended.
 pub type OnTimed = Box<dyn Fn(&[i64]) + Send>;
@@ -98,7 +100,8 @@ pub fn start(parts: Parts) -> std::io::Result<Applying> {
     let (entries, queue) = mpsc::channel(QUEUE);
     let (told_gateways, gateways) = watch::channel(parts.gateways.clone());
     let (told_finished, finished) = watch::channel(parts.machine.compaction_finished());
-    let applier = Applier { parts, queue, told_gateways, told_finished, at: 0, groups: 0 };
+    let applier =
+        Applier { parts, queue, told_gateways, told_finished, at: 0, groups: 0, bytes: 0 };
     let thread = std::thread::Builder::new().name("apply".into()).spawn(move || applier.run())?;
     Ok(Applying { entries, gateways, finished, thread })
 }
@@ -110,7 +113,9 @@ struct Applier {
     told_finished: watch::Sender<i64>,
     // Entry that is being applied.
     at: u64,
+    // Since pages were last given back.
     groups: u32,
+    bytes: u64,
 }
 
 /// What becomes of the callers of a group once it is published.
@@ -222,9 +227,13 @@ impl Applier {
         if !staging.timed.is_empty() {
             (parts.on_timed)(&staging.timed);
         }
+        self.groups += 1;
+        self.bytes += staging.row_bytes.unsigned_abs();
         let (batch, events) = staging.finish();
-        self.groups = (self.groups + 1) % RECLAIM;
-        let reclaim = self.groups == 0;
+        let reclaim = self.groups >= RECLAIM || self.bytes >= RECLAIM_BYTES;
+        if reclaim {
+            (self.groups, self.bytes) = (0, 0);
+        }
         let durability = if reclaim { Durability::Immediate } else { Durability::Deferred };
         parts.engine.commit(&batch, durability)?;
         let published = parts.machine.published();

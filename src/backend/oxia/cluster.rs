@@ -106,18 +106,16 @@ impl Shard for ClusterShard {
 
     async fn read(&self, from: u64, most: usize) -> Result<Vec<Record>, ShardError> {
         let range = KeyRange::of_sequence(&self.log, from, u64::MAX)?;
+        // One page, and no more: a thousand large records would be a gigabyte.
         let mut pages = self.client.range_scan(range)?;
-        let mut records = Vec::new();
-        while records.len() < most {
-            let Some(page) = pages.next().await? else { break };
-            for record in page {
-                let position = sequence_number(&self.log, &record.key).ok_or_else(|| {
-                    ShardError::Refused(format!("{:?} is not a log record", record.key))
-                })?;
-                records.push(Record { position, value: record.value });
-            }
+        let page = pages.next().await?.unwrap_or_default();
+        let mut records = Vec::with_capacity(page.len().min(most));
+        for record in page.into_iter().take(most) {
+            let position = sequence_number(&self.log, &record.key).ok_or_else(|| {
+                ShardError::Refused(format!("{:?} is not a log record", record.key))
+            })?;
+            records.push(Record { position, value: record.value });
         }
-        records.truncate(most);
         Ok(records)
     }
 

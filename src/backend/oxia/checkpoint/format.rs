@@ -17,7 +17,7 @@ use std::ops::ControlFlow;
 pub const FORMAT: u32 = 1;
 /// Bytes of the stream in a segment. Small, so that a log record that waits behind one in the
 /// server waits a few milliseconds only.
-pub const SEGMENT_BYTES: usize = 256 << 10;
+pub const SEGMENT_BYTES: usize = 512 << 10;
 
 const CHECKSUM: usize = 4;
 const ROW_HEADER: usize = 9;

@@ -60,7 +60,7 @@ pub struct Writer<'a, S> {
     /// Names of the keyspace.
     pub names: &'a Names,
     /// How far this gateway has applied the log by now: while that moves, every segment is followed
-    /// by a pause as long as it took, so that half of the time belongs to the log alone.
+    /// by a pause half as long as it took, so that a third of the time belongs to the log alone.
     pub applied: &'a (dyn Fn() -> u64 + Sync),
 }
 
@@ -131,7 +131,7 @@ impl<S: Shard> Writer<'_, S> {
             }
             let now = (self.applied)();
             if std::mem::replace(&mut applied, now) != now {
-                tokio::time::sleep(took.min(PAUSE)).await;
+                tokio::time::sleep((took / 2).min(PAUSE)).await;
             }
         }
         head.bytes = packer.tallies().bytes();
