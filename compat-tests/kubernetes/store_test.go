@@ -43,7 +43,8 @@ func (a *apiServer) storeErrors() map[string]float64 {
 
 var refusalLine = regexp.MustCompile(`(?m)^grpc_server_handled_total\{grpc_code="([^"]*)",grpc_method="([^"]*)".*\} ([1-9][0-9]*)$`)
 
-// refusals are the calls that the store has not answered with OK.
+// refusals are the calls that the store has not answered with OK, without those
+// that the API server has taken back.
 func refusals(t *testing.T, store *harness.Server) []string {
 	t.Helper()
 	response, err := http.Get(store.URL() + "/metrics")
@@ -57,18 +58,31 @@ func refusals(t *testing.T, store *harness.Server) []string {
 	}
 	var found []string
 	for _, match := range refusalLine.FindAllStringSubmatch(string(body), -1) {
-		if match[1] != "OK" {
+		if match[1] != "OK" && match[1] != "Canceled" {
 			found = append(found, fmt.Sprintf("%s %s %s times", match[2], match[1], match[3]))
 		}
 	}
 	return found
 }
 
-func stepNoErrors(t *testing.T, a *apiServer) {
-	if errors := a.storeErrors(); len(errors) != 0 {
-		a.eachStore(func(s *harness.Server) { t.Logf("refused by %s: %v", s.URL(), refusals(t, s)) })
-		t.Fatalf("etcd_request_errors_total: %v", errors)
+// wantNoErrors requires that the API server has counted no errors of the store.
+// It counts requests that it has taken back itself too, which it does at its
+// start when an answer takes a while; a cluster of Oxia takes longer than a disk.
+func (a *apiServer) wantNoErrors() {
+	a.t.Helper()
+	errors := a.storeErrors()
+	if len(errors) == 0 {
+		return
 	}
+	var refused []string
+	a.eachStore(func(s *harness.Server) { refused = append(refused, refusals(a.t, s)...) })
+	if a.second == nil || len(refused) != 0 {
+		a.t.Fatalf("etcd_request_errors_total: %v; refused: %v", errors, refused)
+	}
+}
+
+func stepNoErrors(t *testing.T, a *apiServer) {
+	a.wantNoErrors()
 	// The poller counts objects with count-only ranges.
 	harness.Eventually(t, requestDeadline, "object counts", func() error {
 		_, body, err := a.try("GET", "/metrics", "", nil)
@@ -97,6 +111,7 @@ func (a *apiServer) compactedRevision(client *clientv3.Client) int64 {
 }
 
 func stepCompaction(t *testing.T, a *apiServer) {
+	before := a.storeErrors()
 	client := a.store.Client()
 	old := a.get(configMaps + "?limit=1")
 	a.create(configMaps, configMap("after-old", nil))
@@ -129,6 +144,9 @@ func stepCompaction(t *testing.T, a *apiServer) {
 	}
 	// Being told so counts as an error of a list, and nothing else may.
 	for labels, count := range a.storeErrors() {
+		if count == before[labels] {
+			continue
+		}
 		if !strings.Contains(labels, "list") && !strings.Contains(labels, "Range") {
 			t.Fatalf("errors beside those that were asked for: %s %v", labels, count)
 		}
@@ -199,10 +217,7 @@ func stepWithoutWatchCache(t *testing.T, a *apiServer) {
 	list := a.get(configMaps + "?limit=100")
 	equal(t, "page", len(list.items()), 100)
 	equal(t, "continues", field[string](list, "metadata", "continue") != "", true)
-	if errors := a.storeErrors(); len(errors) != 0 {
-		a.eachStore(func(s *harness.Server) { t.Logf("refused by %s: %v", s.URL(), refusals(t, s)) })
-		t.Fatalf("etcd_request_errors_total: %v", errors)
-	}
+	a.wantNoErrors()
 	// Without the cache a watch from the compacted past is the store's to refuse.
 	w := a.watch(configMaps + "?watch=1&resourceVersion=2")
 	kind, status := w.next()
