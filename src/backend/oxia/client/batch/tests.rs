@@ -28,14 +28,14 @@ fn refuses_what_is_too_large() {
     let mut more = WriteBatch::new();
     more.put("k", vec![0; RECORD_BYTES_MAX], Expect::Anything);
     assert_eq!(request(more), Err(Kind::TooLarge));
-    // Eleven of the largest are above 16 MiB, ten are not.
-    let value = Bytes::from(vec![0; RECORD_BYTES_MAX - 8]);
+    // Seventeen of about 1 MiB are above 16 MiB, fifteen are not.
+    let value = Bytes::from(vec![0; 1 << 20]);
     let of = |count| {
         let mut batch = WriteBatch::new();
         (0..count).for_each(|_| batch.append("ks/log", value.clone()));
         request(batch).map(|_| ())
     };
-    assert_eq!((of(10), of(11)), (Ok(()), Err(Kind::TooLarge)));
+    assert_eq!((of(15), of(17)), (Ok(()), Err(Kind::TooLarge)));
 }
 
 #[test]
