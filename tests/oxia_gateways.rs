@@ -21,6 +21,8 @@ fn gateway(oxia: &Oxia, keyspace: &str) -> Server {
 }
 
 async fn hash(client: &Client, revision: i64) -> (u32, i64) {
+    // A hash is of what the gateway has; a read brings it up to what everybody has.
+    client.get("any").await.expect("an answer");
     let request = pb::HashKvRequest { revision };
     let hash = client.maintenance.clone().hash_kv(request).await.expect("a hash").into_inner();
     (hash.hash, hash.compact_revision)
