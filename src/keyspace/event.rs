@@ -3,23 +3,7 @@
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// Identifies one change: the revision, and its place among that revision's changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RowId {
-    /// The revision, from 2 (1 is the empty store).
-    pub main: i64,
-    /// Position among the changes of the revision, from 0.
-    pub sub: u32,
-}
-
-/// What happened to a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EventKind {
-    /// Created or overwritten.
-    Put,
-    /// Deleted by a request, or with its lease.
-    Delete,
-}
+pub use crate::storage::tables::rows::{EventKind, RowId};
 
 /// One change of one key.
 #[derive(Clone, Debug)]

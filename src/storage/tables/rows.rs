@@ -7,7 +7,6 @@
 //! Lives until a compaction finds it superseded. Written once, in key order, never changed.
 
 use super::{malformed, seal, unseal};
-use crate::keyspace::event::{EventKind, RowId};
 use crate::storage::StorageError;
 use bytes::{BufMut, Bytes};
 use leaseway_proto::mvccpb::KeyValue;
@@ -19,6 +18,24 @@ pub const ROW_HEADER: usize = super::CHECKSUM + 1;
 
 const NAME: &str = "rows";
 const KEY: usize = 12;
+
+/// Identifies one change: the revision, and its place among that revision's changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RowId {
+    /// The revision, from 2 (1 is the empty store).
+    pub main: i64,
+    /// Position among the changes of the revision, from 0.
+    pub sub: u32,
+}
+
+/// What happened to a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// Created or overwritten.
+    Put,
+    /// Deleted by a request, or with its lease.
+    Delete,
+}
 
 /// Bytes that a row with a value of `length` bytes counts for.
 pub fn bytes(length: usize) -> i64 {
