@@ -83,7 +83,7 @@ fn load_row(key: &[u8], value: &[u8], shared: &Shared, revision: i64) -> Result<
         },
         EventKind::Delete => Latest { row, create: 0, version: 0, lease: 0 },
     };
-    let before = shared.index.insert(summary.key, latest);
+    let before = shared.index.load(summary.key, latest);
     let old = before.map_or(0, |before| before.lease);
     shared.leases.move_key(summary.key, old, latest.lease, 0);
     Ok(())

@@ -4,6 +4,7 @@
 //! any knowledge of keys, revisions or leases beyond each table's own encoding (one file a table).
 
 pub mod power_cut;
+mod redb_check;
 pub mod redb_engine;
 pub mod tables;
 

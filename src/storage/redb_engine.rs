@@ -1,12 +1,14 @@
 //! The engine over redb: a copy-on-write B-tree in one file, with page checksums.
 //!
-//! An immediate commit is one fsync. The last commit's read transaction is kept and shared by all readers, so
-//! that a read costs no bookkeeping in redb; it is replaced after each commit.
+//! An immediate commit is made in two phases, with two fsyncs, and records which pages are free: whatever
+//! ends the process, the file can be opened without walking through its trees. The last commit's read
+//! transaction is kept and shared by all readers, so that a read costs no bookkeeping in redb; it is
+//! replaced after each commit.
 //!
-//! redb checks what it can when a file is opened, but a page that changes under a running process
-//! may make it panic. Such a panic is caught here and reported as corruption.
+//! All pages are checked when a file is opened ([`redb_check`]), but a page that changes under a running
+//! process may make redb panic. Such a panic is caught here and reported as corruption.
 
-use super::{Batch, Durability, Engine, Snapshot, StorageError, Table, Visit};
+use super::{Batch, Durability, Engine, Snapshot, StorageError, Table, Visit, redb_check};
 use parking_lot::{Mutex, RwLock};
 use redb::{Builder, Database, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition};
 use std::ops::{Bound, ControlFlow};
@@ -113,15 +115,22 @@ impl RedbEngine {
         let length = Arc::new(AtomicU64::new(0));
         let backend = Watched { inner: backend, length: length.clone(), sync };
         guarded(|| {
+            let whole = redb_check::is_whole(&backend);
             let mut builder = Builder::new();
-            builder.set_cache_size(cache_bytes).set_check_integrity_on_open(true);
+            builder.set_cache_size(cache_bytes).set_check_integrity_on_open(!whole);
             let database = builder.create_with_backend(backend).map_err(failed)?;
-            let transaction = database.begin_write().map_err(failed)?;
-            for (_, definition) in TABLES {
-                transaction.open_table(definition).map_err(failed)?;
-            }
-            transaction.commit().map_err(failed)?;
             let living = Arc::new(());
+            let transaction = database.begin_read().map_err(failed)?;
+            let there = transaction.list_tables().map_err(failed)?.count();
+            drop(transaction);
+            if there < TABLES.len() {
+                let mut transaction = database.begin_write().map_err(failed)?;
+                transaction.set_quick_repair(true);
+                for (_, definition) in TABLES {
+                    transaction.open_table(definition).map_err(failed)?;
+                }
+                transaction.commit().map_err(failed)?;
+            }
             let latest = RedbSnapshot::take(&database, &living)?;
             Ok(Self {
                 database: RwLock::new(Some(database)),
@@ -148,11 +157,12 @@ impl RedbEngine {
         let guard = self.database.read();
         let database = guard.as_ref().ok_or_else(|| self.closed())?;
         let mut transaction = database.begin_write().map_err(failed)?;
-        let durability = match durability {
-            Durability::Immediate => redb::Durability::Immediate,
-            Durability::Deferred => redb::Durability::None,
-        };
-        transaction.set_durability(durability).map_err(failed)?;
+        match durability {
+            Durability::Immediate => transaction.set_quick_repair(true),
+            Durability::Deferred => {
+                transaction.set_durability(redb::Durability::None).map_err(failed)?;
+            }
+        }
         for (table, definition) in TABLES {
             let mut changes =
                 batch.changes.iter().filter(|change| change.table == table).peekable();
