@@ -89,6 +89,48 @@ async fn physical_compaction_and_defragmentation_give_space_back() {
     assert_eq!(client.put("key000", "again", 0).await.expect("a put"), last + 1);
 }
 
+/// Writes keys that each transaction overwrites.
+async fn overwrite_in_transactions(client: &Client, txns: usize, value: &str) {
+    const IN_TXN: usize = 128;
+    for times in 0..txns {
+        let puts = (0..IN_TXN).map(|key| {
+            let value = format!("{times} {value}");
+            op(Request::RequestPut(put(format!("{key}"), value, 0)))
+        });
+        let request = pb::TxnRequest { success: puts.collect(), ..Default::default() };
+        client.txn(request).await.expect("a transaction");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn defragmentation_waits_for_a_compaction_and_puts_wait_for_neither() {
+    let server = Server::start(&[]);
+    let dir = server.dir.path().join("data");
+    let client = Client::connect(server.port).await;
+    let empty = size_of(&dir);
+    overwrite_in_transactions(&client, 200, &"x".repeat(1_000)).await;
+    let full = size_of(&dir) - empty;
+    assert!(full > 25 * MIB, "only {full}");
+    let last = client.revision().await;
+    client.compact(last, false).await.expect("accepted");
+    let mut maintenance = client.maintenance.clone();
+    let shrinking = tokio::spawn(async move {
+        maintenance.defragment(pb::DefragmentRequest {}).await.expect("shrinks");
+    });
+    let mut puts = 0;
+    while !shrinking.is_finished() {
+        client.put("meanwhile", format!("{puts}"), 0).await.expect("answered");
+        puts += 1;
+    }
+    shrinking.await.expect("no panic");
+    let shrunk = size_of(&dir).saturating_sub(empty);
+    println!("{full} bytes before, {shrunk} after; {puts} puts meanwhile");
+    assert!(shrunk < full / 4, "{full} bytes before, {shrunk} after");
+    let status = client.maintenance.clone().status(pb::StatusRequest {}).await.expect("a status");
+    let in_use = status.into_inner().db_size_in_use;
+    assert!(in_use < MIB as i64, "{in_use} bytes in use: it did not wait");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn puts_are_answered_during_a_large_compaction() {
     const TXNS: usize = 500;

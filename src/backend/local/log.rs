@@ -33,6 +33,9 @@ const GROUP: usize = 4096;
 /// Encoded bytes of commands in one group at most (one command more than that still fits).
 const GROUP_BYTES: usize = 4 << 20;
 
+/// How long a shrink waits for a compaction, which has free space to add.
+pub const COMPACTION_WAIT: Duration = Duration::from_secs(60);
+
 /// Who wants to know of committed revisions. Called on the apply thread: must not block.
 pub trait Publish: Send + 'static {
     /// `revisions` have been committed, and `visible` is what readers see from now on.
@@ -105,7 +108,8 @@ impl LocalLog {
         let (queue, requests) = mpsc::channel(QUEUE);
         let (told, finished) = watch::channel(parts.machine.compaction_finished());
         let stats = Arc::new(LogStats::default());
-        let applier = Applier { parts, requests, told, stats: stats.clone() };
+        let applier =
+            Applier { parts, requests, told, shrinks: Vec::new(), stats: stats.clone() };
         let thread =
             std::thread::Builder::new().name("apply".into()).spawn(move || applier.run())?;
         Ok((Self { queue, finished, stats }, thread))
@@ -116,8 +120,9 @@ impl LocalLog {
         &self.stats
     }
 
-    /// Gives free space in the store back to the file system, between two groups. Returns whether
-    /// that was possible: long reads may be in the way.
+    /// Gives free space in the store back to the file system, between two groups. A compaction that
+    /// is under way is waited for, but no longer than [`COMPACTION_WAIT`]. Returns whether shrinking was
+    /// possible: long reads may be in the way.
     ///
     /// # Errors
     /// [`ProposeError::Stopped`].
@@ -179,6 +184,8 @@ struct Applier {
     parts: Parts,
     requests: mpsc::Receiver<Request>,
     told: watch::Sender<i64>,
+    /// Who waits for the store to be shrunk, and since when.
+    shrinks: Vec<(oneshot::Sender<bool>, Instant)>,
     stats: Arc<LogStats>,
 }
 
@@ -189,7 +196,6 @@ struct Group {
     commands: Vec<Command>,
     /// What is to be answered once the group is durable.
     answers: Vec<(oneshot::Sender<Outcome>, Outcome)>,
-    shrinks: Vec<oneshot::Sender<bool>>,
 }
 
 impl Applier {
@@ -231,16 +237,29 @@ impl Applier {
             // Whoever gave up waiting is not told; the command stands.
             let _ = answer.send(outcome);
         }
-        for done in group.shrinks {
-            self.checkpoint()?;
-            let shrunk = match self.parts.engine.shrink() {
-                Ok(()) => true,
-                Err(StorageError::Busy) => false,
-                Err(error) => return Err(error),
-            };
+        self.shrink()?;
+        Ok(true)
+    }
+
+    /// Shrinks the store for those who asked, unless there is a compaction to wait for.
+    fn shrink(&mut self) -> Result<(), StorageError> {
+        let compacting = self.parts.machine.compacting();
+        let due = |asked: &Instant| !compacting || asked.elapsed() >= COMPACTION_WAIT;
+        // Whoever gave up waiting needs none.
+        self.shrinks.retain(|(done, _)| !done.is_closed());
+        if !self.shrinks.iter().any(|(_, asked)| due(asked)) {
+            return Ok(());
+        }
+        self.checkpoint()?;
+        let shrunk = match self.parts.engine.shrink() {
+            Ok(()) => true,
+            Err(StorageError::Busy) => false,
+            Err(error) => return Err(error),
+        };
+        for (done, _) in self.shrinks.drain(..) {
             let _ = done.send(shrunk);
         }
-        Ok(true)
+        Ok(())
     }
 
     fn apply_all(
@@ -265,7 +284,7 @@ impl Applier {
                     group.answers.push((answer, outcome));
                     commands += 1;
                 }
-                Request::Shrink(done) => group.shrinks.push(done),
+                Request::Shrink(done) => self.shrinks.push((done, Instant::now())),
                 // What is queued already is still served; the end of the queue ends the thread.
                 Request::Stop => self.requests.close(),
             }
