@@ -14,7 +14,6 @@ use leaseway_proto::server::etcdserverpb::kv_server::KvServer;
 use leaseway_proto::server::etcdserverpb::lease_server::LeaseServer;
 use leaseway_proto::server::etcdserverpb::maintenance_server::MaintenanceServer;
 use leaseway_proto::server::etcdserverpb::watch_server::WatchServer;
-use redb::StorageBackend;
 use tokio::sync::watch;
 use tokio::task::JoinHandle as Task;
 use tonic::codec::CompressionEncoding;
@@ -24,7 +23,7 @@ use crate::auto_compaction;
 use crate::backend::local::log::{LocalLog, OnCommit, Parts, Publish};
 use crate::backend::local::recover::recover;
 use crate::backend::local::sessions::LocalSessions;
-use crate::backend::local::wal::{CAPACITY, Wal};
+use crate::backend::local::wal::{self, CAPACITY, Wal};
 use crate::backend::{Log, Sessions};
 use crate::config::Config;
 use crate::config::backend::Backend;
@@ -59,8 +58,8 @@ use crate::watch::{Hub, Settings};
 
 /// The store's file in the data directory.
 const STORE: &str = "keyspace.redb";
-/// The log's file in the data directory.
-const LOG: &str = "log";
+/// The log's files in the data directory.
+const LOGS: [&str; 2] = ["log-0", "log-1"];
 /// There is no raft; clients want a term that is not 0, and etcd's first one is 2.
 const RAFT_TERM: u64 = 2;
 /// How often the remaining time of long leases is noted.
@@ -201,22 +200,22 @@ impl Store {
     fn open(config: &Config, dir: &Path, path: &Path) -> Result<Store, StorageError> {
         let sync = !config.unsafe_no_fsync;
         let engine = RedbEngine::open(path, config.storage_cache_bytes, sync)?;
-        let log = dir.join(LOG);
-        let logged = log.exists();
-        let file = redb_engine::open_file(&log, sync)?;
+        let missing = LOGS.iter().find(|name| !dir.join(name).exists()).copied();
+        let [first, second] = LOGS.map(|name| redb_engine::open_file(&dir.join(name), sync));
         // The files' names must survive a power cut too.
         std::fs::File::open(dir)
             .and_then(|dir| dir.sync_all())
             .map_err(|error| StorageError::Io(error.to_string()))?;
-        Self::load(Arc::new(engine), file, logged)
+        Self::load(Arc::new(engine), [first?, second?], missing)
     }
 
     /// Loads the store and applies what was logged since its last durable commit. A new store gets
-    /// its log first and then its identity: a store with an identity has a log.
+    /// its log first and then its identity: a store with an identity has a log. `missing` is a file of the
+    /// log that was not there.
     fn load(
         engine: Arc<dyn Engine>,
-        file: Box<dyn StorageBackend>,
-        logged: bool,
+        files: wal::Files,
+        missing: Option<&str>,
     ) -> Result<Store, StorageError> {
         let started = Instant::now();
         let known = meta::identity(&*engine.snapshot()?)?;
@@ -225,21 +224,23 @@ impl Store {
                 tracing::info!(rows, "loading the keyspace");
             }
         })?;
-        let (identity, wal) = match known {
-            Some(_) if !logged => {
-                return Err(StorageError::Corrupted(format!("its log file `{LOG}` is missing")));
+        let (identity, wal) = match (known, missing) {
+            (Some(_), Some(missing)) => {
+                return Err(StorageError::Corrupted(format!(
+                    "its log file `{missing}` is missing"
+                )));
             }
-            Some(identity) => {
+            (Some(identity), None) => {
                 let position = machine.published().position;
-                let (mut wal, groups) = Wal::open(file, identity.log_secret, position)?;
+                let (mut wal, groups) = Wal::open(files, identity.log_secret, position)?;
                 let replayed = groups.len();
                 recover(&mut machine, &*engine, &mut wal, groups)?;
                 tracing::info!(groups = replayed, "applied the log");
                 (identity, wal)
             }
-            None => {
+            (None, _) => {
                 let identity = random_identity();
-                let wal = Wal::create(file, identity.log_secret, CAPACITY)?;
+                let wal = Wal::create(files, identity.log_secret, CAPACITY)?;
                 let mut batch = machine.checkpoint_batch();
                 meta::put_identity(&mut batch, identity);
                 engine.commit(&batch, Durability::Immediate)?;

@@ -3,6 +3,7 @@
 //! Owns: tables, snapshots, commits and their durability. Relies on: nothing above it. Deliberately absent:
 //! any knowledge of keys, revisions or leases beyond each table's own encoding (one file a table).
 
+pub mod behind;
 pub mod power_cut;
 mod redb_check;
 pub mod redb_engine;
@@ -92,8 +93,10 @@ impl Batch {
 pub enum Durability {
     /// At once, with all commits before it.
     Immediate,
-    /// With the next immediate one. A power cut before that takes the store back to the last
-    /// immediate commit, as a whole.
+    /// As with an immediate one, but without waiting for it: [`Engine::settle`] does.
+    Begun,
+    /// With the next that is not deferred. A power cut before that is durable takes the store back to
+    /// the last one that was, as a whole.
     Deferred,
 }
 
@@ -163,6 +166,12 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// After any error the engine is poisoned and every later call fails too.
     fn commit(&self, batch: &Batch, durability: Durability) -> Result<(), StorageError>;
+
+    /// Waits until the last commit that was not deferred is durable.
+    ///
+    /// # Errors
+    /// As [`Engine::commit`].
+    fn settle(&self) -> Result<(), StorageError>;
 
     /// Length of the store's file in bytes.
     fn file_bytes(&self) -> u64;

@@ -69,7 +69,12 @@ impl Disk {
 
     /// Another, empty disk on the same power supply.
     pub fn beside(&self) -> Self {
-        Self { state: Arc::default(), power: self.power.clone() }
+        self.beside_holding(Vec::new())
+    }
+
+    /// Another disk on the same power supply, which holds `contents`.
+    pub fn beside_holding(&self, contents: Vec<u8>) -> Self {
+        Self { power: self.power.clone(), ..Self::holding(contents) }
     }
 
     /// Lets the power go at the `operation`-th write, resize or sync from now (counting from 0) of any
@@ -146,6 +151,8 @@ impl StorageBackend for Disk {
         let mut state = self.state.lock();
         self.power.operate()?;
         let State { synced, current, dirty, lengths } = &mut *state;
+        // What was cut off in between is gone, whatever length came after.
+        synced.truncate(lengths.iter().copied().min().unwrap_or(usize::MAX));
         synced.resize(current.len(), 0);
         for sector in std::mem::take(dirty).into_keys() {
             let start = sector * SECTOR;

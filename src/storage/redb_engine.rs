@@ -1,13 +1,15 @@
 //! The engine over redb: a copy-on-write B-tree in one file, with page checksums.
 //!
 //! An immediate commit is made in two phases, with two fsyncs, and records which pages are free: whatever
-//! ends the process, the file can be opened without walking through its trees. The last commit's read
+//! ends the process, the file can be opened without walking through its trees. The syncs are made
+//! behind redb's back ([`super::behind`]), so that a commit may go on while the one before is still on its way. The last commit's read
 //! transaction is kept and shared by all readers, so that a read costs no bookkeeping in redb; it is
 //! replaced after each commit.
 //!
 //! All pages are checked when a file is opened ([`redb_check`]), but a page that changes under a running
 //! process may make redb panic. Such a panic is caught here and reported as corruption.
 
+use super::behind::Behind;
 use super::{Batch, Durability, Engine, Snapshot, StorageError, Table, Visit, redb_check};
 use parking_lot::{Mutex, RwLock};
 use redb::{Builder, Database, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition};
@@ -16,6 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
@@ -41,11 +44,18 @@ pub struct RedbEngine {
     length: Arc<AtomicU64>,
     // Cloned into every snapshot: its count tells how many live.
     living: Arc<()>,
+    file: Behind,
+    // Writes behind; without it that is done by those who wait for it.
+    writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 struct RedbSnapshot {
     _living: Arc<()>,
     tables: [ReadOnlyTable<&'static [u8], &'static [u8]>; TABLES.len()],
+}
+
+fn io(error: std::io::Error) -> StorageError {
+    StorageError::Io(error.to_string())
 }
 
 fn failed(error: impl Into<redb::Error>) -> StorageError {
@@ -85,7 +95,12 @@ impl RedbEngine {
     /// # Errors
     /// The file can't be opened, is not a store, or is corrupted.
     pub fn open(path: &Path, cache_bytes: usize, sync: bool) -> Result<Self, StorageError> {
-        Self::build(plain_file(path)?, cache_bytes, sync)
+        let engine = Self::build(plain_file(path)?, cache_bytes, sync)?;
+        let file = engine.file.clone();
+        let writer = std::thread::Builder::new().name("store-sync".into());
+        let writer = writer.spawn(move || file.work()).map_err(io)?;
+        *engine.writer.lock() = Some(writer);
+        Ok(engine)
     }
 
     /// An engine that keeps everything in memory, for tests and throw-away servers.
@@ -96,7 +111,8 @@ impl RedbEngine {
         Self::with_backend(redb::backends::InMemoryBackend::new(), 64 << 20)
     }
 
-    /// An engine over any backend of redb's.
+    /// An engine over any backend of redb's. Commits that are only begun proceed when someone waits
+    /// for them, or with [`RedbEngine::file`].
     ///
     /// # Errors
     /// As [`RedbEngine::open`].
@@ -113,7 +129,9 @@ impl RedbEngine {
         sync: bool,
     ) -> Result<Self, StorageError> {
         let length = Arc::new(AtomicU64::new(0));
-        let backend = Watched { inner: backend, length: length.clone(), sync };
+        let watched = Watched { inner: backend, length: length.clone(), sync };
+        let file = Behind::new(Box::new(watched)).map_err(io)?;
+        let backend = file.clone();
         guarded(|| {
             let whole = redb_check::is_whole(&backend);
             let mut builder = Builder::new();
@@ -132,14 +150,22 @@ impl RedbEngine {
                 transaction.commit().map_err(failed)?;
             }
             let latest = RedbSnapshot::take(&database, &living)?;
+            file.settle().map_err(io)?;
             Ok(Self {
                 database: RwLock::new(Some(database)),
                 latest: RwLock::new(Some(latest)),
                 poisoned: Mutex::new(None),
                 length,
                 living,
+                file,
+                writer: Mutex::new(None),
             })
         })
+    }
+
+    /// The store's file, whose syncs may be behind.
+    pub fn file(&self) -> &Behind {
+        &self.file
     }
 
     fn closed(&self) -> StorageError {
@@ -158,7 +184,7 @@ impl RedbEngine {
         let database = guard.as_ref().ok_or_else(|| self.closed())?;
         let mut transaction = database.begin_write().map_err(failed)?;
         match durability {
-            Durability::Immediate => transaction.set_quick_repair(true),
+            Durability::Immediate | Durability::Begun => transaction.set_quick_repair(true),
             Durability::Deferred => {
                 transaction.set_durability(redb::Durability::None).map_err(failed)?;
             }
@@ -193,7 +219,12 @@ impl Engine for RedbEngine {
         if self.poisoned.lock().is_some() {
             return Err(self.closed());
         }
-        guarded(|| self.write(batch, durability)).map_err(|error| self.poison(error))
+        guarded(|| self.write(batch, durability)).map_err(|error| self.poison(error))?;
+        if durability == Durability::Immediate { self.settle() } else { Ok(()) }
+    }
+
+    fn settle(&self) -> Result<(), StorageError> {
+        self.file.settle().map_err(|error| self.poison(io(error)))
     }
 
     fn file_bytes(&self) -> u64 {
@@ -214,7 +245,7 @@ impl Engine for RedbEngine {
             std::thread::sleep(Duration::from_micros(200));
         }
         let compacted = guarded(|| match database.compact() {
-            Ok(_) => Ok(()),
+            Ok(_) => self.file.settle().map_err(io),
             Err(redb::CompactionError::TransactionInProgress) => Err(StorageError::Busy),
             Err(error) => Err(failed(error)),
         });
@@ -239,6 +270,16 @@ impl Engine for RedbEngine {
             drop(database);
             Ok(())
         });
+        self.file.stop();
+        if let Some(writer) = self.writer.lock().take() {
+            let _ = writer.join();
+        }
+    }
+}
+
+impl Drop for RedbEngine {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
@@ -317,7 +358,7 @@ fn plain_file(path: &Path) -> Result<redb::backends::FileBackend, StorageError> 
         .create(true)
         .truncate(false)
         .open(path)
-        .map_err(|error| StorageError::Io(error.to_string()))?;
+        .map_err(io)?;
     redb::backends::FileBackend::new(file).map_err(failed)
 }
 

@@ -3,13 +3,14 @@
 //! While a sync is under way, everything that arrives queues for the next group; nothing waits on
 //! a timer. Per group the thread: applies each command to a staging, writes the commands that changed
 //! something to the log file and syncs it, commits the staging to the store, publishes the new
-//! state, hands the events to the watchers, and only then answers. The store itself is made durable
-//! when the log file is full, and when the process ends. Compaction proceeds in bounded steps that
+//! state, hands the events to the watchers, and only then answers. The store itself is made durable when a
+//! log file is full, while groups go on into the other one, and when the process ends. Compaction proceeds in bounded steps that
 //! ride on the groups.
 //!
 //! If storage fails, nothing of the group is answered, and the process is told to stop: what is on
 //! disk is then no longer known.
 
+use super::recover::{checkpoint, log_group};
 use super::wal::Wal;
 use crate::backend::{Log, ProposeError};
 use crate::keyspace::command::{Command, Outcome};
@@ -108,8 +109,7 @@ impl LocalLog {
         let (queue, requests) = mpsc::channel(QUEUE);
         let (told, finished) = watch::channel(parts.machine.compaction_finished());
         let stats = Arc::new(LogStats::default());
-        let applier =
-            Applier { parts, requests, told, shrinks: Vec::new(), stats: stats.clone() };
+        let applier = Applier { parts, requests, told, shrinks: Vec::new(), stats: stats.clone() };
         let thread =
             std::thread::Builder::new().name("apply".into()).spawn(move || applier.run())?;
         Ok((Self { queue, finished, stats }, thread))
@@ -304,12 +304,7 @@ impl Applier {
         let started = Instant::now();
         if !commands.is_empty() {
             let entry = parts.wal.entry(staging.position, commands);
-            if !parts.wal.fits(entry.encoded_len()) {
-                // Everything before this group is in the store, but not durable there.
-                parts.engine.commit(&Default::default(), Durability::Immediate)?;
-                parts.wal.rewind();
-            }
-            parts.wal.append(&entry)?;
+            log_group(&mut parts.wal, &*parts.engine, &entry)?;
             parts.machine.finish_group(&mut staging, true);
         } else {
             parts.machine.finish_group(&mut staging, false);
@@ -329,11 +324,8 @@ impl Applier {
         Ok(())
     }
 
-    /// Makes the store durable as it is, so that the log is not needed any more.
     fn checkpoint(&mut self) -> Result<(), StorageError> {
-        let batch = self.parts.machine.checkpoint_batch();
-        self.parts.engine.commit(&batch, Durability::Immediate)?;
-        self.parts.wal.rewind();
-        Ok(())
+        let parts = &mut self.parts;
+        checkpoint(&parts.machine, &*parts.engine, &mut parts.wal)
     }
 }

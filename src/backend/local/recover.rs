@@ -1,12 +1,15 @@
-//! Bringing a store up to its log when the process starts.
+//! Keeping a store and its log together: bringing the store up to the log when the process starts, and
+//! checkpoints, after which what has been logged is not needed any more.
 //!
-//! The store is as of its last durable commit; the log holds what was answered since. Applying it
+//! At the start the store is as of its last durable commit; the log holds what was answered since. Applying it
 //! again gives the same state, because that is all that the state depends on.
 
 use super::wal::{Logged, Wal};
 use crate::keyspace::machine::Machine;
 use crate::keyspace::staging::Staging;
-use crate::storage::{Durability, Engine, StorageError};
+use crate::storage::{Batch, Durability, Engine, StorageError};
+use leaseway_proto::log::Entry;
+use prost::Message;
 
 /// Applies logged groups to a loaded machine, commits the result durably, and empties the log.
 ///
@@ -32,7 +35,35 @@ pub fn recover(
         let (batch, _) = staging.finish();
         engine.commit(&batch, Durability::Deferred)?;
     }
+    checkpoint(machine, engine, wal)
+}
+
+/// Makes the store durable as it is, so that the log is not needed any more.
+///
+/// # Errors
+/// Storage errors.
+pub fn checkpoint(
+    machine: &Machine,
+    engine: &dyn Engine,
+    wal: &mut Wal,
+) -> Result<(), StorageError> {
     engine.commit(&machine.checkpoint_batch(), Durability::Immediate)?;
-    wal.rewind();
+    wal.turn();
     Ok(())
+}
+
+/// Logs a group durably. When the log's current file is full, making the store durable is begun, and the
+/// group goes to the other file.
+///
+/// # Errors
+/// Storage errors, after which it is not known what is logged.
+pub fn log_group(wal: &mut Wal, engine: &dyn Engine, entry: &Entry) -> Result<(), StorageError> {
+    if !wal.fits(entry.encoded_len()) {
+        // What is in the other file has been in the store since the checkpoint before this one. That is
+        // long finished, unless the disk can't keep up.
+        engine.settle()?;
+        engine.commit(&Batch::default(), Durability::Begun)?;
+        wal.turn();
+    }
+    wal.append(entry)
 }

@@ -18,7 +18,7 @@ const AUTH: &[u8] = b"auth";
 const GATEWAYS: &[u8] = b"gateways";
 
 /// The storage layout that this code reads and writes.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// Who this store is. Both ids are random and never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
