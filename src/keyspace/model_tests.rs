@@ -13,7 +13,7 @@ use crate::backend::local::wal::{Files, Wal};
 use crate::storage::behind::Behind;
 use crate::storage::power_cut::Disk;
 use crate::storage::redb_engine::RedbEngine;
-use crate::storage::{Durability, Engine, StorageError};
+use crate::storage::{Batch, Durability, Engine, StorageError};
 use bytes::Bytes;
 use leaseway_proto::etcdserverpb as pb;
 use leaseway_proto::etcdserverpb::request_op::Request;
@@ -25,7 +25,9 @@ use prost::Message;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
+use std::num::NonZero;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const STORE: [u8; 16] = [1; 16];
 /// Bytes of each log file: few groups, so that checkpoints are frequent.
@@ -343,7 +345,7 @@ fn random_commands_do_what_the_model_does() {
 
 /// Seeds of the power-cut test; more with `LEASEWAY_SEEDS`.
 fn seeds() -> u64 {
-    std::env::var("LEASEWAY_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(400)
+    std::env::var("LEASEWAY_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(2_000)
 }
 
 /// Opens what the disks hold after a cut; sometimes the power goes once more on the way.
@@ -366,43 +368,59 @@ fn open_after_cut(store: &Disk, logs: &[Disk; 2], seed: u64, random: &mut StdRng
 
 #[test]
 fn a_power_cut_loses_nothing_that_was_committed_and_nothing_by_halves() {
-    for seed in 0..seeds() {
-        let random = &mut StdRng::seed_from_u64(seed);
-        let disk = Disk::default();
-        let logs = [disk.beside(), disk.beside()];
-        let mut driven = Driven::create(disk.clone(), logs.clone()).unwrap();
-        disk.cut_after(random.random_range(0..130));
-        let mut committed = Model::new();
-        let mut attempted = committed.clone();
-        for _ in 0..40 {
-            let size = random.random_range(1..4);
-            let commands: Vec<Command> =
-                (0..size).map(|_| random_command(random, committed.revision)).collect();
-            for command in &commands {
-                let _ = attempted.apply(command);
-            }
-            if driven.group(&commands).is_err() {
-                break;
-            }
-            committed = attempted.clone();
-            if random.random_ratio(1, 16) && driven.checkpoint().is_err() {
-                break;
-            }
-            // What was begun proceeds, or does not.
-            let steps = if random.random() { 0 } else { random.random_range(0..20) };
-            (0..steps).all(|_| driven.file.step());
+    let (seeds, next) = (seeds(), AtomicU64::new(0));
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds {
+                        break;
+                    }
+                    cut_power(seed);
+                }
+            });
         }
-        drop(driven);
-        let after = open_after_cut(&disk, &logs, seed, random);
-        let revision = after.view.now().visible.revision;
-        let same = |model: &Model| {
-            revision == model.revision
-                && after.view.now().visible.compacted == model.compacted
-                && after.machine.shared().leases.len() == model.leases.len()
-                && after.view.auth() == model.auth
-        };
-        let model = if same(&committed) { &committed } else { &attempted };
-        assert!(same(model), "seed {seed}: revision {revision} is neither before nor after");
-        check(&after, model);
+    });
+}
+
+fn cut_power(seed: u64) {
+    let random = &mut StdRng::seed_from_u64(seed);
+    let disk = Disk::default();
+    let logs = [disk.beside(), disk.beside()];
+    let mut driven = Driven::create(disk.clone(), logs.clone()).unwrap();
+    disk.cut_after(random.random_range(0..130));
+    let mut committed = Model::new();
+    let mut attempted = committed.clone();
+    for _ in 0..40 {
+        let size = random.random_range(1..4);
+        let commands: Vec<Command> =
+            (0..size).map(|_| random_command(random, committed.revision)).collect();
+        for command in &commands {
+            let _ = attempted.apply(command);
+        }
+        if driven.group(&commands).is_err() {
+            break;
+        }
+        committed = attempted.clone();
+        if random.random_ratio(1, 16) && driven.checkpoint().is_err() {
+            break;
+        }
+        // What was begun proceeds, or does not.
+        let steps = if random.random() { 0 } else { random.random_range(0..20) };
+        (0..steps).all(|_| driven.file.step());
     }
+    drop(driven);
+    let after = open_after_cut(&disk, &logs, seed, random);
+    let revision = after.view.now().visible.revision;
+    let same = |model: &Model| {
+        revision == model.revision
+            && after.view.now().visible.compacted == model.compacted
+            && after.machine.shared().leases.len() == model.leases.len()
+            && after.view.auth() == model.auth
+    };
+    let model = if same(&committed) { &committed } else { &attempted };
+    assert!(same(model), "seed {seed}: revision {revision} is neither before nor after");
+    check(&after, model);
 }

@@ -94,7 +94,7 @@ impl Disk {
             chosen => state.lengths[chosen - 1],
         };
         let mut contents = state.synced.clone();
-        contents.resize(length, 0);
+        resize(&mut contents, length);
         for (sector, versions) in &state.dirty {
             let chosen = pick(versions.len());
             if chosen == 0 {
@@ -110,13 +110,20 @@ impl Disk {
     }
 }
 
+/// Cuts off or fills with zeros; unlike `Vec::resize` fast without optimization, too.
+fn resize(contents: &mut Vec<u8>, length: usize) {
+    let more = length.saturating_sub(contents.len());
+    contents.truncate(length);
+    contents.extend_from_slice(&vec![0; more]);
+}
+
 impl State {
     fn touch(&mut self, from: usize, to: usize) {
         for sector in from / SECTOR..to.div_ceil(SECTOR) {
             let start = sector * SECTOR;
             let end = (start + SECTOR).min(self.current.len());
             let mut contents = self.current[start..end].to_vec();
-            contents.resize(SECTOR, 0);
+            resize(&mut contents, SECTOR);
             self.dirty.entry(sector).or_default().push(contents);
         }
     }
@@ -140,7 +147,7 @@ impl StorageBackend for Disk {
         let mut state = self.state.lock();
         self.power.operate()?;
         let len = len as usize;
-        state.current.resize(len, 0);
+        resize(&mut state.current, len);
         state.lengths.push(len);
         let beyond = len.div_ceil(SECTOR);
         state.dirty.retain(|sector, _| *sector < beyond);
@@ -153,7 +160,7 @@ impl StorageBackend for Disk {
         let State { synced, current, dirty, lengths } = &mut *state;
         // What was cut off in between is gone, whatever length came after.
         synced.truncate(lengths.iter().copied().min().unwrap_or(usize::MAX));
-        synced.resize(current.len(), 0);
+        resize(synced, current.len());
         for sector in std::mem::take(dirty).into_keys() {
             let start = sector * SECTOR;
             let end = (start + SECTOR).min(current.len());

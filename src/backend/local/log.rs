@@ -256,6 +256,8 @@ impl Applier {
             Err(StorageError::Busy) => false,
             Err(error) => return Err(error),
         };
+        // Notes which pages are free now, for a fast start.
+        self.checkpoint()?;
         for (done, _) in self.shrinks.drain(..) {
             let _ = done.send(shrunk);
         }
