@@ -312,6 +312,8 @@ mod tests {
 
     const CACHE: usize = 1 << 20;
 
+    type Rows = Vec<(Vec<u8>, Vec<u8>)>;
+
     fn batch(random: &mut StdRng, round: u64) -> Batch {
         let mut batch = Batch::default();
         for nth in 0..200_u64 {
@@ -329,7 +331,7 @@ mod tests {
     }
 
     /// What a store holds, and its file: closed in order, or cut off after its last commits.
-    fn written(closed: bool) -> (Vec<(Vec<u8>, Vec<u8>)>, Vec<u8>) {
+    fn written(closed: bool) -> (Rows, Vec<u8>) {
         let random = &mut StdRng::seed_from_u64(4);
         let disk = Disk::default();
         let engine = RedbEngine::with_backend(disk.clone(), CACHE).unwrap();
@@ -349,10 +351,10 @@ mod tests {
         (rows, disk.after_cut(9))
     }
 
-    fn contents(engine: &RedbEngine) -> Vec<(Vec<u8>, Vec<u8>)> {
+    fn contents(engine: &RedbEngine) -> Rows {
         let snapshot = engine.snapshot().unwrap();
         let mut rows = Vec::new();
-        for table in [Table::Meta, Table::Rows, Table::Leases, Table::Alarms] {
+        for table in [Table::Meta, Table::Rows, Table::Leases] {
             let scan = snapshot.scan(table, &[], None, &mut |key, value| {
                 rows.push((key.to_vec(), value.to_vec()));
                 ControlFlow::Continue(())
