@@ -219,6 +219,11 @@ impl<L: Log, S: Sessions> Gate for Context<L, S> {
         range_end: &'a [u8],
     ) -> Checked<'a> {
         Box::pin(async move {
+            if self.reader.view().auth_enabled() {
+                // What is let in here stays, so it is not let in by a state that may be over. A
+                // backend that can't be reached tells nobody of a newer one either.
+                let _ = self.log.barrier().await;
+            }
             let permit =
                 |state: &AuthState, who: Option<&Authority>| state.rights(who).read(key, range_end);
             self.permitted(credentials, permit).await.map(drop)
