@@ -143,6 +143,8 @@ impl Machine {
             (None, _) => false,
             (Some(Op::Alarm(_) | Op::LeaseRenewed(_)), _) => false,
             (Some(Op::LeaseCheckpoint(_) | Op::LeaseRebind(_)), _) => false,
+            // Users and roles can be changed whatever has happened to the keys.
+            (Some(op), _) if change::concerns(op) => false,
             (_, Refusal::Corrupt) | (Some(Op::Put(_) | Op::LeaseGrant(_)), _) => true,
             (Some(Op::Txn(request)), _) => txn::may_put(request),
             _ => false,

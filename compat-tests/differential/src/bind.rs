@@ -66,6 +66,7 @@ impl Binding {
                         *text = one_space(&self.text(text));
                     }
                 }
+                ("AuthenticateResponse", "token") => presence(value),
                 ("KeyValue", "lease")
                 | ("LeaseGrantResponse" | "LeaseKeepAliveResponse", "ID")
                 | ("LeaseTimeToLiveResponse" | "LeaseStatus", "ID") => self.lease(value),
@@ -152,6 +153,7 @@ fn presence(value: &mut Value) {
         Value::U64(n) => *n = u64::from(*n != 0),
         Value::U32(n) => *n = u32::from(*n != 0),
         Value::Bytes(bytes) => bytes.truncate(1),
+        Value::String(text) if !text.is_empty() => "some".clone_into(text),
         _ => {}
     }
 }

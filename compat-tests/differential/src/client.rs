@@ -7,6 +7,7 @@ use http::uri::PathAndQuery;
 use prost_reflect::{DynamicMessage, MessageDescriptor};
 use tokio_stream::Stream;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
 use tonic::{Request, Status, Streaming};
 
@@ -53,6 +54,7 @@ impl Answer {
 #[derive(Debug, Clone)]
 pub struct Client {
     channel: Channel,
+    token: Option<MetadataValue<Ascii>>,
 }
 
 impl Client {
@@ -63,7 +65,21 @@ impl Client {
             .connect_timeout(Duration::from_secs(2))
             .initial_stream_window_size(1 << 22)
             .initial_connection_window_size(1 << 24);
-        Ok(Client { channel: endpoint.connect().await? })
+        Ok(Client { channel: endpoint.connect().await?, token: None })
+    }
+
+    /// Sends this token with every call and with streams that are opened from now on; a text that
+    /// can't be sent is none.
+    pub fn set_token(&mut self, token: Option<&str>) {
+        self.token = token.and_then(|token| token.parse().ok());
+    }
+
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(token) = &self.token {
+            request.metadata_mut().insert("token", token.clone());
+        }
+        request
     }
 
     fn grpc(&self) -> tonic::client::Grpc<Channel> {
@@ -92,7 +108,7 @@ impl Client {
         if let Err(error) = grpc.ready().await {
             return End::Failed(14, error.to_string(), Bytes::new());
         }
-        let response = grpc.server_streaming(Request::new(body), path, BytesCodec).await;
+        let response = grpc.server_streaming(self.request(body), path, BytesCodec).await;
         let mut stream = match response {
             Ok(response) => response.into_inner(),
             Err(status) => return status.into(),
@@ -119,7 +135,7 @@ impl Client {
         grpc.ready().await.map_err(|e| Status::unavailable(e.to_string()))?;
         let path =
             PathAndQuery::try_from(path).map_err(|e| Status::internal(format!("{path}: {e}")))?;
-        Ok(grpc.streaming(Request::new(requests), path, BytesCodec).await?.into_inner())
+        Ok(grpc.streaming(self.request(requests), path, BytesCodec).await?.into_inner())
     }
 }
 

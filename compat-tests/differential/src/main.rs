@@ -10,6 +10,7 @@ mod corpus;
 mod expect;
 mod generate;
 mod known;
+mod login;
 mod ops;
 mod report;
 mod reset;

@@ -10,6 +10,7 @@
 //! keepalive k {ID:$lease1}
 //! close s
 //! await-expiry $lease1
+//! as ann annpw
 //! raw /etcdserverpb.KV/Nope "\001"
 //! restart
 //! kill
@@ -23,6 +24,7 @@ use bytes::Bytes;
 use prost_reflect::DynamicMessage;
 use prost_reflect::text_format::FormatOptions;
 
+use crate::login::Who;
 use crate::schema::{Method, Schema};
 use crate::token;
 
@@ -67,6 +69,11 @@ pub enum Op {
         /// The lease, as a number or a token.
         lease: i64,
     },
+    /// From here on somebody else asks; streams that are open stay whose they are.
+    As {
+        /// Who.
+        who: Who,
+    },
     /// Stops both servers and starts them again on their data; streams are lost.
     Restart {
         /// With SIGKILL, instead of an orderly stop.
@@ -108,6 +115,7 @@ impl Op {
             Op::Close { .. } => "close".into(),
             Op::KeepAlive { .. } => "keepalive".into(),
             Op::AwaitExpiry { .. } => "await-expiry".into(),
+            Op::As { .. } => "as".into(),
             Op::Restart { kill } => if *kill { "kill" } else { "restart" }.into(),
         }
     }
@@ -149,6 +157,7 @@ impl Op {
                 format!("keepalive {stream} {{{}}}", message_text(request))
             }
             Op::AwaitExpiry { lease } => token::print(&format!("await-expiry {lease}")),
+            Op::As { who } => format!("as {}", who.to_text()),
             Op::Restart { .. } => self.kind(),
         }
     }
@@ -159,6 +168,7 @@ impl Op {
         match word {
             "restart" => Ok(Op::Restart { kill: false }),
             "kill" => Ok(Op::Restart { kill: true }),
+            "as" => Ok(Op::As { who: Who::parse(rest)? }),
             "close" => Ok(Op::Close { stream: rest.to_owned() }),
             "await-expiry" => {
                 let lease = token::parse(rest)?.parse().map_err(|e| format!("{rest}: {e}"))?;
@@ -287,6 +297,9 @@ keepalive k {ID:-5}
 close s
 await-expiry $lease1
 raw /etcdserverpb.KV/Nope "\x01\"a\\"
+as ann annpw
+as token x.1
+as nobody
 restart
 kill
 "#;
@@ -294,7 +307,7 @@ kill
     #[test]
     fn a_file_reads_as_it_is_written() {
         let sequence = Sequence::parse("test", TEXT).unwrap();
-        assert_eq!(sequence.ops.len(), 9);
+        assert_eq!(sequence.ops.len(), 12);
         assert!(sequence.burst && sequence.discard && !sequence.fresh);
         let written = sequence.to_text();
         assert_eq!(Sequence::parse("test", &written).unwrap().to_text(), written);

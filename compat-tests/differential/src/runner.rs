@@ -182,6 +182,7 @@ impl Run<'_> {
                 Ok(self.judge(op, left, right))
             }
             Op::AwaitExpiry { lease } => self.await_expiry(op, *lease).await,
+            Op::As { who } => Ok(self.become_somebody(op, who).await),
             Op::Restart { kill } => {
                 streams.drop_all();
                 let (reference, subject) = tokio::join!(
@@ -202,7 +203,8 @@ impl Run<'_> {
         }
     }
 
-    async fn call(
+    /// The same request to both.
+    pub async fn call(
         &self,
         path: &str,
         request: &DynamicMessage,

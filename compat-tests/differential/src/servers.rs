@@ -159,6 +159,7 @@ async fn launch_once(
     // What the server advertises is the same for both, so that member lists can be compared.
     command
         .arg("--name=differential")
+        .arg("--bcrypt-cost=4")
         .arg(format!("--data-dir={}", dir.path().join("data").display()))
         .arg(format!("--listen-client-urls=http://127.0.0.1:{port}"))
         .arg("--advertise-client-urls=http://127.0.0.1:2379")

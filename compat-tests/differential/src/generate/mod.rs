@@ -3,6 +3,7 @@
 //! Keys, lease ids and watcher ids come from small sets, so that operations collide; every field
 //! sometimes has a value that makes no sense.
 
+mod auth;
 mod cluster;
 mod kv;
 mod lease;
@@ -27,9 +28,10 @@ enum Theme {
     Maintenance,
     Restart,
     Many,
+    Auth,
 }
 
-const THEMES: [(Theme, usize); 8] = [
+const THEMES: [(Theme, usize); 9] = [
     (Theme::Kv, 440),
     (Theme::Watch, 230),
     (Theme::Burst, 60),
@@ -38,6 +40,7 @@ const THEMES: [(Theme, usize); 8] = [
     (Theme::Maintenance, 90),
     (Theme::Restart, 16),
     (Theme::Many, 50),
+    (Theme::Auth, 20),
 ];
 
 /// The sequence number `index` of `seed`.
@@ -86,7 +89,7 @@ impl Generator {
         };
         let theme = THEMES.iter().find_map(pick).unwrap_or(Theme::Kv);
         let mut sequence = Sequence { burst: theme == Theme::Burst, ..Sequence::default() };
-        sequence.fresh = self.rng.below(200) == 0;
+        sequence.fresh = self.rng.below(200) == 0 || theme == Theme::Auth;
         let length = 4 + self.rng.below(30);
         let this = &mut self;
         match theme {
@@ -98,6 +101,7 @@ impl Generator {
             Theme::Maintenance => this.repeat(length, |g| g.maintenance_or_write()),
             Theme::Restart => this.restart(length),
             Theme::Many => this.many(),
+            Theme::Auth => this.auth(length),
         }
         sequence.ops = std::mem::take(&mut this.ops);
         sequence
@@ -264,6 +268,22 @@ mod tests {
             "Cluster.MemberUpdate",
             "Cluster.MemberPromote",
             "Auth.AuthStatus",
+            "Auth.AuthEnable",
+            "Auth.AuthDisable",
+            "Auth.UserAdd",
+            "Auth.UserDelete",
+            "Auth.UserChangePassword",
+            "Auth.UserGrantRole",
+            "Auth.UserRevokeRole",
+            "Auth.UserGet",
+            "Auth.UserList",
+            "Auth.RoleAdd",
+            "Auth.RoleDelete",
+            "Auth.RoleGrantPermission",
+            "Auth.RoleRevokePermission",
+            "Auth.RoleGet",
+            "Auth.RoleList",
+            "as",
             "Health.Check",
         ];
         for kind in wanted {
