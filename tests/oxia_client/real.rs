@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use leaseway::backend::oxia::client::{
-    Client, Comparison, Config, Dialect, Epoch, Event, Expect, KeyRange, Kind, Notice, Refusal,
-    WriteBatch, WriteError, Written, sequence_key,
+    Client, Comparison, Config, Dialect, Epoch, Event, Expect, KeyRange, Kind, Notice,
+    RECORD_BYTES_MAX, Refusal, WriteBatch, WriteError, Written, sequence_key,
 };
 use tokio::task::JoinSet;
 
@@ -263,7 +263,7 @@ async fn large_scans_arrive_whole_beside_writes() {
     }
     assert_eq!(count, 12);
     let mut batch = WriteBatch::new();
-    batch.append("ks/log", vec![0; 2 << 20]);
+    batch.append("ks/log", vec![0; RECORD_BYTES_MAX]);
     let refused = client.write(batch).await;
     assert!(
         matches!(&refused, Err(WriteError::NotSent(error)) if error.kind == Kind::TooLarge),
