@@ -10,6 +10,7 @@ pub mod health_check;
 pub mod keyspace;
 pub mod lease;
 pub mod node;
+pub mod seams;
 pub mod storage;
 pub mod telemetry;
 pub mod watch;

@@ -15,6 +15,7 @@
 //! Deliberately absent: who these gateways are and whether they live.
 
 use super::error::Refusal;
+use crate::seams::{Rule, follows};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use leaseway_proto::log::{Entry, Found, entry::Control};
 use prost::Message;
@@ -169,8 +170,8 @@ impl Gateways {
                 Ok(Admission::Done)
             }
             None => match self.known.get_mut(&gateway) {
-                Some(known) if entry.last_number > known.last_number => {
-                    known.last_number = entry.last_number;
+                Some(known) if entry.last_number > known.last_number || !follows(Rule::Numbers) => {
+                    known.last_number = known.last_number.max(entry.last_number);
                     Ok(Admission::Apply)
                 }
                 _ => Ok(Admission::Ignored),

@@ -4,7 +4,7 @@ use super::auth::AuthState;
 use super::event::Visible;
 use parking_lot::RwLock;
 use std::sync::Arc;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 /// What has been committed.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,13 +30,13 @@ pub struct Now {
 #[derive(Debug)]
 pub struct View {
     now: RwLock<Published>,
-    positions: watch::Sender<u64>,
+    published: Notify,
 }
 
 impl View {
     /// Starts with a state that is already durable.
     pub fn new(published: Published) -> Self {
-        Self { positions: watch::Sender::new(published.position), now: RwLock::new(published) }
+        Self { published: Notify::new(), now: RwLock::new(published) }
     }
 
     /// The newest published state.
@@ -70,18 +70,19 @@ impl View {
 
     /// Publishes the outcome of a commit.
     pub fn publish(&self, published: Published) {
-        let position = published.position;
         *self.now.write() = published;
-        self.positions.send_replace(position);
+        self.published.notify_waiters();
     }
 
     /// Waits until `position` is durable. Returns at once when it is.
     pub async fn durable(&self, position: u64) {
-        if self.now().position >= position {
-            return;
+        loop {
+            // Made before looking: whatever is published from now on wakes it, in the order of asking.
+            let published = self.published.notified();
+            if self.now().position >= position {
+                return;
+            }
+            published.await;
         }
-        let mut positions = self.positions.subscribe();
-        // The sender lives as long as `self`, so this can't fail.
-        let _ = positions.wait_for(|reached| *reached >= position).await;
     }
 }

@@ -26,6 +26,7 @@ use crate::keyspace::command::{
 use crate::keyspace::error::Refusal;
 use crate::keyspace::leases::Lease;
 use crate::keyspace::reader::Reader;
+use crate::seams::{self, Rule, follows};
 use parking_lot::Mutex;
 pub use remaining::time_at_start;
 use std::collections::BTreeSet;
@@ -169,7 +170,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         }
         let ttl = ttl.max(self.min_ttl);
         loop {
-            let chosen = if id != 0 { id } else { rand::random::<i64>() & i64::MAX };
+            let chosen = if id != 0 { id } else { seams::random::<i64>() & i64::MAX };
             if chosen == 0 {
                 continue;
             }
@@ -206,7 +207,12 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             return Err(refusal.into());
         }
         // The session's time began before the lease was durable; the client's begins now.
-        match self.sessions.keep_alive(session).await {
+        let beaten = if follows(Rule::GrantHeartbeat) {
+            self.sessions.keep_alive(session).await
+        } else {
+            Ok(())
+        };
+        match beaten {
             Ok(()) => {}
             Err(SessionError::NotFound) => {
                 // It took so long that the lease is over already, and nobody was there to see it.
@@ -266,7 +272,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
     async fn try_keep_alive(&self, id: i64) -> Result<Renewal, LeaseError> {
         let leases = self.reader.leases();
         let mut found = leases.session(id);
-        if found.value.is_none() {
+        if found.value.is_none() && follows(Rule::UnknownLease) {
             // Perhaps its grant, by another gateway, has only not been seen here yet.
             self.log.barrier().await?;
             found = leases.session(id);
@@ -287,7 +293,8 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             if leases.session(id).value.map(|(session, _)| session) != Some(session) {
                 return Ok(Renewal::Done(0));
             }
-            logged |= !self.times.renewed_in_time(session, seconds(ttl));
+            logged |=
+                !self.times.renewed_in_time(session, seconds(ttl)) && follows(Rule::LogLateRenewal);
         }
         // A noted remaining time must not outlive the renewal, or a restart would shorten it.
         if logged && self.log_renewal(id, session, ttl).await? == 0 {

@@ -69,6 +69,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
                 duty.wait_for(|duty| !same(duty)).await.map(|_| ())
             };
             tokio::select! {
+                biased;
                 changed = changed => if changed.is_err() { return },
                 () = self.sessions.gap() => {}
                 () = tokio::time::sleep(wait) => {}
@@ -168,7 +169,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
     /// Waits, if a lease was there before this process came, until it is decided what becomes of those
     /// whose sessions ended by then.
     pub(super) async fn settled(&self, id: i64, session: SessionId) {
-        let Some(mut duty) = self.sessions.duty() else { return };
+        let Some(duty) = self.sessions.duty() else { return };
         if !self.inherited.lock().contains(&(id, session)) {
             return;
         }
@@ -178,14 +179,14 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             Duty::Mine { .. } => self.sessions.is_settled(),
         };
         loop {
-            if settled(&duty.borrow_and_update()) {
+            if settled(&duty.borrow()) {
                 return;
             }
             // The end of the one who tells means that everything is stopping.
-            tokio::select! {
-                changed = duty.changed() => if changed.is_err() { return },
-                () = tokio::time::sleep(Duration::from_millis(100)) => {}
+            if duty.has_changed().is_err() {
+                return;
             }
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 }

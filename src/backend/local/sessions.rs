@@ -223,6 +223,7 @@ impl Sessions for LocalSessions {
                 inner.timers.peek().map_or(pulse, |Reverse((due, _))| pulse.min(*due))
             };
             tokio::select! {
+                biased;
                 () = tokio::time::sleep_until(next) => {}
                 () = self.earlier.notified() => {}
             }

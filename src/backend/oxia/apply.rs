@@ -80,7 +80,7 @@ pub struct Parts {
     pub on_stop: Box<dyn FnOnce(String) + Send>,
 }
 
-/// The thread's other end.
+/// The other end of what applies.
 pub struct Applying {
     /// Takes entries, each one position behind the one before.
     pub entries: mpsc::Sender<Ordered>,
@@ -88,25 +88,20 @@ pub struct Applying {
     pub gateways: watch::Receiver<Gateways>,
     /// Revision through which compaction is finished.
     pub finished: watch::Receiver<i64>,
-    /// The thread; ends when `entries` is dropped.
-    pub thread: JoinHandle<()>,
 }
 
-/// Starts the thread.
-///
-/// # Errors
-/// The thread could not be started.
-pub fn start(parts: Parts) -> std::io::Result<Applying> {
+/// Makes what applies, and its other end.
+pub fn prepare(parts: Parts) -> (Applying, Applier) {
     let (entries, queue) = mpsc::channel(QUEUE);
     let (told_gateways, gateways) = watch::channel(parts.gateways.clone());
     let (told_finished, finished) = watch::channel(parts.machine.compaction_finished());
     let applier =
         Applier { parts, queue, told_gateways, told_finished, at: 0, groups: 0, bytes: 0 };
-    let thread = std::thread::Builder::new().name("apply".into()).spawn(move || applier.run())?;
-    Ok(Applying { entries, gateways, finished, thread })
+    (Applying { entries, gateways, finished }, applier)
 }
 
-struct Applier {
+/// Applies what is sent to [`Applying::entries`], until that is dropped.
+pub struct Applier {
     parts: Parts,
     queue: mpsc::Receiver<Ordered>,
     told_gateways: watch::Sender<Gateways>,
@@ -126,11 +121,47 @@ struct Group {
 }
 
 impl Applier {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The thread could not be started.
+    pub fn spawn(self) -> std::io::Result<JoinHandle<()>> {
+        std::thread::Builder::new().name("apply".into()).spawn(move || self.run())
+    }
+
     fn run(mut self) {
         let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| {
-            while self.group()? {}
-            Ok(())
+            loop {
+                let compacting = self.parts.machine.compacting();
+                let first = if compacting {
+                    self.queue.try_recv().ok()
+                } else {
+                    self.queue.blocking_recv()
+                };
+                if !self.group(first)? {
+                    return Ok(());
+                }
+            }
         }));
+        self.end(outcome);
+    }
+
+    /// The same as a task, for simulations, which have one thread only.
+    #[cfg(test)]
+    pub async fn run_as_task(mut self) {
+        loop {
+            let compacting = self.parts.machine.compacting();
+            let first =
+                if compacting { self.queue.try_recv().ok() } else { self.queue.recv().await };
+            let group = || self.group(first);
+            match std::panic::catch_unwind(AssertUnwindSafe(group)) {
+                Ok(Ok(true)) => tokio::task::yield_now().await,
+                ended => return self.end(ended.map(|ended| ended.map(|_| ()))),
+            }
+        }
+    }
+
+    fn end(mut self, outcome: std::thread::Result<Result<(), Stopped>>) {
         let stopped = match outcome {
             Ok(Ok(())) => return,
             Ok(Err(stopped)) => stopped,
@@ -141,11 +172,9 @@ impl Applier {
         (self.parts.on_stop)(stopped.to_string());
     }
 
-    fn group(&mut self) -> Result<bool, Stopped> {
-        let compacting = self.parts.machine.compacting();
-        let first =
-            if compacting { self.queue.try_recv().ok() } else { self.queue.blocking_recv() };
-        if first.is_none() && !compacting {
+    /// Applies a group; returns whether there may be another.
+    fn group(&mut self, first: Option<Ordered>) -> Result<bool, Stopped> {
+        if first.is_none() && !self.parts.machine.compacting() {
             return Ok(false);
         }
         let entries = self.gather(first);
@@ -162,10 +191,11 @@ impl Applier {
         if last.is_some() {
             meta::put_gateways(&mut staging.batch, &self.parts.gateways.encode());
         }
-        self.publish(staging)?;
         if group.controlled {
+            // Before the position is published: who waits for that looks here next.
             self.told_gateways.send_replace(self.parts.gateways.clone());
         }
+        self.publish(staging)?;
         let finished = self.parts.machine.compaction_finished();
         self.told_finished.send_if_modified(|told| std::mem::replace(told, finished) != finished);
         for (answer, outcome) in group.answers {

@@ -4,6 +4,7 @@
 //! while one is under way shares the next.
 
 use super::shard::{Shard, Tip};
+use crate::seams::{Rule, follows};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -66,6 +67,11 @@ async fn run<S: Shard>(
                     *highest = tip.position.max(*highest);
                     higher
                 });
+                while !follows(Rule::NextBarrier)
+                    && let Ok(more) = queue.try_recv()
+                {
+                    waiting.push(more);
+                }
                 for answer in waiting.drain(..) {
                     // Whoever gave up does not need it.
                     let _ = answer.send(tip);

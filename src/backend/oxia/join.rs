@@ -10,6 +10,7 @@ use super::propose::Stopping;
 use super::shard::{Shard, ShardError};
 use crate::keyspace::gateways::{GatewayId, MAX_FEATURE_LEVEL};
 use crate::keyspace::view::View;
+use crate::seams::{self, Rule, follows};
 use bytes::Bytes;
 use leaseway_proto::log::{Entry, Member, Register, Retire, entry::Control};
 use prost::Message;
@@ -110,8 +111,8 @@ impl<S: Shard> Joiner<S> {
         &self,
         landed: &mpsc::Sender<Ordered>,
     ) -> Result<Result<Membership, ShardError>, Stopping> {
-        let id: GatewayId = rand::random();
-        let nonce = rand::random();
+        let id: GatewayId = seams::random();
+        let nonce = seams::random();
         (self.on_id)(id, nonce);
         let session = match self.shard.create_session(TIMEOUT, super::names::hex(id)).await {
             Ok(session) => session,
@@ -125,6 +126,9 @@ impl<S: Shard> Joiner<S> {
                 // Before this has been applied nothing may be proposed under the id.
                 self.view.durable(position).await;
                 Ok(Ok(membership))
+            }
+            Err(ShardError::Unknown(_)) if !follows(Rule::RegisterFirst) => {
+                Ok(Ok(self.beat(id, nonce, session, begun)))
             }
             Err(error) => {
                 // If this fails too, the session runs out by itself.
@@ -166,6 +170,7 @@ impl<S: Shard> Joiner<S> {
             let mut next = begun + BEAT;
             loop {
                 tokio::select! {
+                    biased;
                     () = tokio::time::sleep_until(next) => {}
                     // The sender's end is the membership's end.
                     _ = stopped.wait_for(|stop| *stop) => break,

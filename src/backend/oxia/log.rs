@@ -1,6 +1,6 @@
 //! The replicated log as a gateway uses it.
 
-use super::apply::{self, Applying, OnTimed};
+use super::apply::{self, Applier, Applying, OnTimed};
 use super::barrier::Barriers;
 use super::in_flight::InFlight;
 use super::join::{Joiner, Membership};
@@ -14,6 +14,7 @@ use crate::keyspace::command::{Command, Outcome};
 use crate::keyspace::gateways::{Founded, Gateways};
 use crate::keyspace::machine::Machine;
 use crate::keyspace::view::View;
+use crate::seams;
 use crate::storage::Engine;
 use bytes::Bytes;
 use leaseway_proto::log::{Entry, Found, Member, Retire, entry::Control};
@@ -86,6 +87,12 @@ impl OxiaLog {
     /// # Errors
     /// The apply thread could not be started.
     pub fn start<S: Shard>(parts: Parts<S>) -> std::io::Result<(Self, JoinHandle<()>)> {
+        let (log, applier) = Self::prepare(parts);
+        Ok((log, applier.spawn()?))
+    }
+
+    /// Starts to follow the log and to join; applies nothing until the applier is run.
+    pub(super) fn prepare<S: Shard>(parts: Parts<S>) -> (Self, Applier) {
         let Parts { shard, names, view, member, on_stop, .. } = parts;
         let position = parts.machine.published().position;
         let (dead, buried) = mpsc::unbounded_channel();
@@ -96,7 +103,7 @@ impl OxiaLog {
                 on_stop(reason);
             }
         };
-        let Applying { entries, gateways, finished, thread } = apply::start(apply::Parts {
+        let (applying, applier) = apply::prepare(apply::Parts {
             machine: parts.machine,
             gateways: parts.gateways,
             engine: parts.engine,
@@ -105,7 +112,8 @@ impl OxiaLog {
             on_timed: parts.on_timed,
             in_flight: in_flight.clone(),
             on_stop: Box::new(stop.clone()),
-        })?;
+        });
+        let Applying { entries, gateways, finished } = applying;
         let (landed, own) = mpsc::channel(64);
         let (queue, requests) = mpsc::channel(QUEUE);
         let (membership, joined) = watch::channel(None);
@@ -150,7 +158,7 @@ impl OxiaLog {
             pending: AtomicU64::new(0),
             tasks: parking_lot::Mutex::new(tasks),
         };
-        Ok((log, thread))
+        (log, applier)
     }
 
     /// Waits until the keyspace is founded and this process is a gateway of it, and has applied
@@ -269,10 +277,10 @@ async fn found<S: Shard>(shard: &S, mut gateways: watch::Receiver<Gateways>) {
     loop {
         match shard.proven_tip().await {
             Ok(Tip { position: 0, .. }) => {
-                let cluster_id = rand::random_range(1..=u64::MAX);
-                let incarnation = Bytes::copy_from_slice(&rand::random::<[u8; 16]>());
+                let cluster_id = seams::random::<u64>().max(1);
+                let incarnation = Bytes::copy_from_slice(&seams::random::<[u8; 16]>());
                 let found = Control::Found(Found { incarnation, cluster_id });
-                let gateway = Bytes::copy_from_slice(&rand::random::<[u8; 16]>());
+                let gateway = Bytes::copy_from_slice(&seams::random::<[u8; 16]>());
                 let entry = Entry { gateway, control: Some(found), ..Entry::default() };
                 match shard.append(entry.encode_to_vec().into()).await {
                     Ok(_) => tracing::info!("founded the keyspace"),

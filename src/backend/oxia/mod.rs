@@ -35,4 +35,6 @@ pub mod names;
 pub mod propose;
 pub mod sessions;
 pub mod shard;
+#[cfg(test)]
+mod sim;
 pub mod tail;

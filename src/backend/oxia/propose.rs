@@ -14,6 +14,7 @@ use super::shard::{Shard, ShardError};
 use crate::keyspace::command::Command;
 use crate::keyspace::gateways::{GatewayId, Gateways};
 use crate::keyspace::view::View;
+use crate::seams::{Rule, follows};
 use bytes::Bytes;
 use leaseway_proto::log::{Entry, entry::Control};
 use prost::Message;
@@ -88,7 +89,7 @@ impl<S: Shard> Proposer<S> {
 
     async fn step(&mut self) -> Result<(), Stopping> {
         let me = match &self.me {
-            Some(me) if me.lives() && self.is_known(me.id) => me.id,
+            Some(me) if me.lives() && self.is_ours(me.id) => me.id,
             _ => return self.join().await,
         };
         while let Ok(dead) = self.parts.dead.try_recv() {
@@ -102,6 +103,7 @@ impl<S: Shard> Proposer<S> {
         }
         let lost = self.me.as_ref().map(Membership::lost);
         tokio::select! {
+            biased;
             request = self.parts.queue.recv() => match request {
                 Some(Request::Control(control)) => self.control(me, control).await,
                 Some(Request::Command(command, answer)) => {
@@ -123,6 +125,16 @@ impl<S: Shard> Proposer<S> {
 
     fn is_known(&self, id: GatewayId) -> bool {
         self.parts.gateways.borrow().known.contains_key(&id)
+    }
+
+    /// Whether entries may be proposed under an id that this process took.
+    fn is_ours(&self, id: GatewayId) -> bool {
+        self.is_known(id) || !follows(Rule::RegisterFirst)
+    }
+
+    /// Whether an id can't have any effect any more.
+    fn is_retired(&self, id: GatewayId) -> bool {
+        !self.is_known(id) || !follows(Rule::RetireOld)
     }
 
     /// Becomes a gateway under a new id. Whatever was in doubt under the old one is settled after it.
@@ -174,12 +186,12 @@ impl<S: Shard> Proposer<S> {
         self.parts.in_flight.note(Batch { entry: entry.clone(), answers });
         match self.append(entry.clone()).await? {
             Appended::Landed => Ok(()),
-            Appended::No => {
+            Appended::Unknown if follows(Rule::Settle) => self.settle(&entry).await,
+            Appended::No | Appended::Unknown => {
                 self.propose_again(&entry);
                 tokio::time::sleep(AGAIN).await;
                 Ok(())
             }
-            Appended::Unknown => self.settle(&entry).await,
             Appended::Never => {
                 // Its callers learn that there will be no answer.
                 drop(self.parts.in_flight.take(&entry));
@@ -255,19 +267,27 @@ impl<S: Shard> Proposer<S> {
     async fn settle(&mut self, doubtful: &Entry) -> Result<(), Stopping> {
         loop {
             tokio::time::sleep(AGAIN).await;
-            let Some(me) = self.me.clone().filter(|me| me.lives() && self.is_known(me.id)) else {
-                // Under a new id the old one is retired, which settles everything under it.
+            let Some(me) = self.me.clone().filter(|me| me.lives() && self.is_ours(me.id)) else {
                 self.join().await?;
                 continue;
             };
-            let marker = self.entry(me.id, me.nonce, Vec::new(), None);
+            // A higher number settles what is in doubt under the same id; under a new one, the old
+            // one has to be retired, which settles everything under it.
+            let old: Option<GatewayId> =
+                doubtful.gateway[..].try_into().ok().filter(|old| *old != me.id);
+            let retire = old
+                .filter(|_| follows(Rule::RetireOld))
+                .map(|old| self.parts.joiner.retirement(old));
+            let marker = self.entry(me.id, me.nonce, Vec::new(), retire);
             let appended = self.parts.shard.append(marker.encode_to_vec().into()).await;
             let Ok(position) = appended else { continue };
             let landed = Ordered { position, entry: marker };
             self.parts.landed.send(landed).await.map_err(|_| Stopping)?;
             self.parts.view.durable(position).await;
-            self.propose_again(doubtful);
-            return Ok(());
+            if old.is_none_or(|old| self.is_retired(old)) {
+                self.propose_again(doubtful);
+                return Ok(());
+            }
         }
     }
 }

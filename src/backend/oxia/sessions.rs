@@ -16,6 +16,7 @@ use super::shard::{Notice, Shard, ShardError};
 use crate::backend::{Created, Duty, Ended, SessionError, SessionId, SessionInfo, Sessions};
 use crate::keyspace::gateways::{GatewayId, Gateways};
 use crate::keyspace::view::View;
+use crate::seams::{self, Rule, follows};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -111,7 +112,7 @@ impl<S: Shard> OxiaSessions<S> {
 
     async fn try_create(&self, timeout: Duration) -> Result<Created, ShardError> {
         let id = self.shard.create_session(timeout, "lease".into()).await?;
-        let marker = self.names.marker(id, rand::random());
+        let marker = self.names.marker(id, seams::random());
         match self.shard.create(marker.clone(), Bytes::new(), Some(id)).await {
             Ok(true) => Ok(Created { id, marker }),
             Ok(false) => Err(ShardError::Refused("the marker's name is taken".into())),
@@ -125,12 +126,31 @@ impl<S: Shard> OxiaSessions<S> {
         }
     }
 
+    /// Asks again whether a session is unknown: one that was deposed does not know those that came
+    /// after it, and ends those that it had.
+    async fn confirm_unknown(&self, id: SessionId) -> ShardError {
+        let beaten = async { Ok(self.shard.keep_alive(id).await) };
+        match proven(&self.barriers, beaten).await {
+            Ok(Err(ShardError::SessionNotFound)) => ShardError::SessionNotFound,
+            Ok(Err(error)) | Err(error) => error,
+            Ok(Ok(_)) => ShardError::Unknown("a leader that did not lead answered".into()),
+        }
+    }
+
     /// A heartbeat that certainly counted.
     async fn renew(&self, id: SessionId) -> Result<(), ShardError> {
-        let epoch = self.shard.keep_alive(id).await?;
+        let epoch = match self.shard.keep_alive(id).await {
+            Err(ShardError::SessionNotFound) if follows(Rule::ProvenNotFound) => {
+                return Err(self.confirm_unknown(id).await);
+            }
+            beaten => beaten?,
+        };
+        if !follows(Rule::HeartbeatBarrier) {
+            return Ok(());
+        }
         let stopped = || ShardError::NotSent("stopping".into());
         let tip = self.barriers.tip().await.ok_or_else(stopped)?;
-        if tip.epoch != epoch {
+        if tip.epoch != epoch && follows(Rule::SameEpoch) {
             return Err(ShardError::Unknown("the leader changed".into()));
         }
         self.view.durable(tip.position).await;

@@ -92,6 +92,7 @@ impl<S: Shard> Tail<S> {
                 look_at = Instant::now() + self.look(hinted).await?;
             }
             tokio::select! {
+                biased;
                 own = self.landed.recv() => match own {
                     Some(own) => self.own(own).await?,
                     None => return Err(Lost::Stopped),

@@ -11,6 +11,7 @@ use crate::keyspace::command::{
 use crate::keyspace::error::Refusal;
 use crate::keyspace::leases::Lease;
 use crate::keyspace::staging::Staging;
+use crate::seams::{Rule, follows};
 use crate::storage::tables::leases;
 
 impl Machine {
@@ -53,7 +54,8 @@ impl Machine {
 
     pub(super) fn expire(&mut self, staging: &mut Staging, expire: &LeaseExpire) -> bool {
         let current = self.shared.leases.get(expire.id).value.is_some_and(|lease| {
-            lease.session == expire.session && lease.renewals == expire.renewals
+            (lease.session == expire.session || !follows(Rule::ExpirySession))
+                && (lease.renewals == expire.renewals || !follows(Rule::ExpiryRenewals))
         });
         if current {
             self.end_lease(staging, expire.id);

@@ -1,0 +1,185 @@
+//! A gateway in the simulation: the product's own parts, without the protocols in front of them.
+
+use super::engine::MapEngine;
+use super::shard::SimShard;
+use super::world::World;
+use crate::backend::Duty;
+use crate::backend::local::log::Publish;
+use crate::backend::oxia::log::{self, OxiaLog};
+use crate::backend::oxia::members;
+use crate::backend::oxia::names::Names;
+use crate::backend::oxia::sessions::{self, OxiaSessions};
+use crate::keyspace::event::{RevisionEvents, Visible};
+use crate::keyspace::gateways::Gateways;
+use crate::keyspace::load::load;
+use crate::keyspace::reader::Reader;
+use crate::keyspace::view::View;
+use crate::lease::Leases;
+use crate::lease::times::Times;
+use crate::storage::Engine;
+use leaseway_proto::log::Member;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// The longest session; leases above it are kept by the gateways.
+pub const LONGEST: Duration = Duration::from_secs(5);
+
+/// What serves requests.
+pub struct Serving {
+    /// The log.
+    pub log: Arc<OxiaLog>,
+    /// Leases.
+    pub leases: Arc<Leases<OxiaLog, OxiaSessions<SimShard>>>,
+    /// Reads.
+    pub reader: Reader,
+}
+
+/// One process.
+pub struct Gateway {
+    /// Its connection.
+    pub shard: Arc<SimShard>,
+    serving: Arc<OnceLock<Arc<Serving>>>,
+    killed: Arc<Notify>,
+    tasks: parking_lot::Mutex<JoinSet<()>>,
+}
+
+struct Publisher {
+    world: Arc<World>,
+    gateway: usize,
+}
+
+impl Publish for Publisher {
+    fn publish(&self, revisions: Vec<RevisionEvents>, visible: Visible) {
+        let mut world = self.world.lock();
+        world.note("published", self.gateway as u64, visible.revision as u64);
+        world.oracle.compare(self.gateway, &revisions);
+    }
+}
+
+impl Gateway {
+    /// Starts one; it serves once it has joined.
+    pub fn start(world: &Arc<World>, number: usize) -> Arc<Self> {
+        let shard = Arc::new(SimShard::connect(world));
+        let killed = world.lock().links[shard.link()].killed.clone();
+        let serving = Arc::new(OnceLock::new());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(serve(world.clone(), number, shard.clone(), serving.clone()));
+        Arc::new(Self { shard, serving, killed, tasks: parking_lot::Mutex::new(tasks) })
+    }
+
+    /// What serves requests, once it does.
+    pub fn serving(&self) -> Option<Arc<Serving>> {
+        self.serving.get().cloned()
+    }
+
+    /// The answer to a request, as a client gets it; `None` when the gateway is killed before.
+    pub async fn answer<T>(&self, world: &World, request: impl Future<Output = T>) -> Option<T> {
+        let killed = self.killed.notified();
+        if world.lock().links[self.shard.link()].dead {
+            return None;
+        }
+        let answered = async {
+            let answer = request.await;
+            // A process that stands still answers nobody.
+            self.shard.gate().await;
+            answer
+        };
+        tokio::select! {
+            biased;
+            () = killed => None,
+            answer = answered => Some(answer),
+        }
+    }
+
+    /// Ends it without any warning.
+    pub fn kill(&self, world: &World) {
+        {
+            let mut world = world.lock();
+            let link = self.shard.link();
+            world.links[link].dead = true;
+            world.note("killed", link as u64, 0);
+        }
+        self.tasks.lock().abort_all();
+        self.killed.notify_waiters();
+    }
+}
+
+async fn serve(
+    world: Arc<World>,
+    number: usize,
+    shard: Arc<SimShard>,
+    serving: Arc<OnceLock<Arc<Serving>>>,
+) {
+    let names = Names::new("sim");
+    let engine: Arc<dyn Engine> = Arc::new(MapEngine::default());
+    let snapshot = engine.snapshot().expect("a map");
+    let machine = load(&*snapshot, &mut |_| {}).expect("an empty store");
+    let view = Arc::new(View::new(machine.published()));
+    let shared = machine.shared().clone();
+    let reader = Reader::new(shared.clone(), engine.clone(), view.clone());
+    let times = Arc::new(Times::new());
+    let timed = times.clone();
+    let (settled, is_settled) = watch::channel(false);
+    let (told_duty, duty) = watch::channel(Duty::Unknown);
+    let stopped = world.clone();
+    let link = shard.link();
+    let (log, applier) = OxiaLog::prepare(log::Parts {
+        shard: shard.clone(),
+        names: names.clone(),
+        machine,
+        gateways: Gateways::default(),
+        engine,
+        view: view.clone(),
+        publish: Box::new(Publisher { world: world.clone(), gateway: number }),
+        on_timed: Box::new(move |leases| timed.note(leases, &shared.leases)),
+        member: Member { member_id: number as u64 + 1, ..Member::default() },
+        settled: is_settled,
+        on_stop: Box::new(move |reason| {
+            let mut world = stopped.lock();
+            if !world.links[link].dead {
+                world.oracle.violate(format!("gateway {number} stopped: {reason}"));
+            }
+        }),
+    });
+    let log = Arc::new(log);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(applier.run_as_task());
+    if log.joined().await.is_err() {
+        return;
+    }
+    let sessions = Arc::new(OxiaSessions::new(sessions::Parts {
+        shard: shard.clone(),
+        names: names.clone(),
+        barriers: log.barriers(),
+        view,
+        gateways: log.gateways(),
+        membership: log.membership(),
+        duty,
+        settled,
+        maximum: Duration::from_secs(3600),
+        longest: LONGEST,
+    }));
+    let leases = Arc::new(Leases::new(log.clone(), sessions, reader.clone(), 2, times));
+    tasks.spawn(leases.clone().run_expiry(|_| {}));
+    tasks.spawn(leases.clone().run_unkept_expiry(|_| {}));
+    tasks.spawn(leases.clone().run_sweeps());
+    tasks.spawn(members::run(members::Parts { shard, names, log: log.clone(), duty: told_duty }));
+    world.lock().note("serves", number as u64, 0);
+    // It is set once only: here.
+    let _ = serving.set(Arc::new(Serving { log, leases, reader }));
+    while let Some(ended) = tasks.join_next().await {
+        if let Err(error) = ended
+            && error.is_panic()
+        {
+            world.lock().oracle.violate(format!("gateway {number} panicked: {error}"));
+        }
+    }
+}
+
+/// Whether a moment has come.
+pub fn due(at: Instant) -> bool {
+    at <= Instant::now()
+}
