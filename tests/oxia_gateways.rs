@@ -132,6 +132,27 @@ async fn a_lease_is_everybodys() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_renewals_on_one_stream_are_answered_in_order() {
+    let Some(oxia) = Oxia::start() else { return };
+    let server = gateway(&oxia, "r");
+    let client = Client::connect(server.port).await;
+    const LEASES: i64 = 300;
+    let mut granting = JoinSet::new();
+    for id in 1..=LEASES {
+        let client = client.clone();
+        granting.spawn(async move { client.grant(id, 30).await.expect("a lease") });
+    }
+    granting.join_all().await;
+    let requests = (1..=LEASES).map(|id| pb::LeaseKeepAliveRequest { id });
+    let answers = client.lease.clone().lease_keep_alive(tokio_stream::iter(requests)).await;
+    let mut answers = answers.expect("a stream").into_inner();
+    for id in 1..=LEASES {
+        let answer = answers.message().await.expect("an answer").expect("not ended");
+        assert_eq!((answer.id, answer.ttl), (id, 30), "in the order of the requests");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_gateway_loses_nothing_that_was_acknowledged() {
     let Some(oxia) = Oxia::start() else { return };
     let (mut one, two) = (gateway(&oxia, "k"), gateway(&oxia, "k"));

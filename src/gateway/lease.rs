@@ -12,6 +12,8 @@ use leaseway_proto::server::etcdserverpb::lease_server::Lease;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
@@ -23,6 +25,36 @@ const LEASE_COST: usize = 64;
 
 /// How often a lease's keys are looked at again because users and roles change meanwhile.
 const ATTEMPTS: usize = 8;
+
+/// Renewals of one stream that are under way at once, where each takes a while.
+const RENEWALS: usize = 256;
+
+/// Answers renewals in the client's order, but does not wait for one to begin the next. A client has
+/// all its leases on one stream, and where sessions are far away each renewal takes a round trip or
+/// two: one after the other, a few hundred leases would run out.
+fn side_by_side<L: Log, S: Sessions>(
+    context: Arc<Context<L, S>>,
+    credentials: Credentials,
+    mut requests: Streaming<pb::LeaseKeepAliveRequest>,
+) -> KeepAlives {
+    let (begun, answers) = mpsc::channel(RENEWALS);
+    tokio::spawn(async move {
+        while let Some(request) = requests.next().await {
+            let (context, credentials) = (context.clone(), credentials.clone());
+            let renewal =
+                tokio::spawn(async move { keep_alive(&context, &credentials, request?.id).await });
+            // Nobody waits for an answer any more.
+            if begun.send(renewal).await.is_err() {
+                return;
+            }
+        }
+    });
+    let answers = ReceiverStream::new(answers).then(|renewal| async {
+        renewal.await.unwrap_or_else(|error| Err(Status::internal(error.to_string())))
+    });
+    // The first error is the last word.
+    Box::pin(until_error(answers))
+}
 
 /// The Lease service over leases on sessions.
 pub struct LeaseService<L, S> {
@@ -115,9 +147,13 @@ impl<L: Log, S: Sessions> Lease for LeaseService<L, S> {
     ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
         let context = self.context.clone();
         let credentials = Credentials::of(&request);
+        let requests = request.into_inner();
+        if self.context.leases.shares_sessions() {
+            return Ok(Response::new(side_by_side(context, credentials, requests)));
+        }
         // One renewal at a time, in the client's order; the next is taken when the answer before it
         // has been.
-        let answers = request.into_inner().then(move |request| {
+        let answers = requests.then(move |request| {
             let (context, credentials) = (context.clone(), credentials.clone());
             async move { keep_alive(&context, &credentials, request?.id).await }
         });

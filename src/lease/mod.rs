@@ -138,6 +138,11 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         leases
     }
 
+    /// Whether sessions are shared with other processes, and a renewal takes a while.
+    pub fn shares_sessions(&self) -> bool {
+        self.sessions.shared()
+    }
+
     async fn propose(&self, op: Op) -> Result<Outcome, ProposeError> {
         self.log.propose(command::command(op)).await
     }
