@@ -25,8 +25,6 @@ use tokio::sync::{Mutex, watch};
 
 /// Shortest timeout of a session in Oxia.
 const SHORTEST: Duration = Duration::from_secs(2);
-/// A client counts from the answer to its renewal, which comes a barrier after the heartbeat.
-const SLACK: Duration = Duration::from_millis(500);
 /// How long a call is tried for, as a command of the log is.
 const PATIENCE: Duration = Duration::from_secs(7);
 /// Pause after a failed attempt.
@@ -217,7 +215,7 @@ impl<S: Shard> Sessions for OxiaSessions<S> {
         if timeout > self.longest {
             return Err(SessionError::TimeoutTooLong);
         }
-        let timeout = (timeout + SLACK).clamp(SHORTEST, self.longest.max(SHORTEST));
+        let timeout = timeout.max(SHORTEST);
         self.patiently(|| self.try_create(timeout)).await
     }
 
