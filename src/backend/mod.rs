@@ -10,6 +10,7 @@ pub mod oxia;
 
 use crate::keyspace::command::{Command, Outcome};
 use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -51,6 +52,22 @@ pub trait Log: Send + Sync + 'static {
 
     /// Number of commands that wait for their outcome here.
     fn pending(&self) -> u64;
+}
+
+/// Counts a caller that waits, also when it is cancelled.
+struct Pending<'a>(&'a AtomicU64);
+
+impl<'a> Pending<'a> {
+    fn new(count: &'a AtomicU64) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// A session's identity within its backend. Never 0.

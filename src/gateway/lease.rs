@@ -83,11 +83,7 @@ impl<L: Log, S: Sessions> LeaseService<L, S> {
             let permit = |auth: &AuthState, who: Option<&Authority>| {
                 judged.store(auth.revision, Ordering::Relaxed);
                 auth.anybody(who)?;
-                if auth.admin(who).is_ok() {
-                    return Ok(());
-                }
-                let rights = auth.rights(who);
-                keys.iter().try_for_each(|key| rights.read(key, &[]))
+                auth.admin_or(who, |rights| keys.iter().try_for_each(|key| rights.read(key, &[])))
             };
             self.context.permitted(credentials, permit).await?;
             // Otherwise the keys may be of before a change, and the permission of after it.

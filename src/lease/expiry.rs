@@ -15,6 +15,17 @@ const EXPIRIES: usize = 64;
 /// Pause before an expiry that failed is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// Starts an expiry once fewer than [`EXPIRIES`] are under way.
+async fn spawn_in_turn(
+    running: &mut JoinSet<()>,
+    expiry: impl Future<Output = ()> + Send + 'static,
+) {
+    while running.len() >= EXPIRIES {
+        running.join_next().await;
+    }
+    running.spawn(expiry);
+}
+
 impl<L: Log, S: Sessions> Leases<L, S> {
     /// Logs the end of a lease whose session has ended; returns whether the lease is gone, or has
     /// another session.
@@ -47,10 +58,8 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         let mut running = JoinSet::new();
         while let Ok(ended) = self.sessions.expired(EXPIRIES).await {
             for ended in ended {
-                while running.len() >= EXPIRIES {
-                    running.join_next().await;
-                }
-                running.spawn(self.clone().expire_until_gone(ended, on_expired.clone()));
+                let expiry = self.clone().expire_until_gone(ended, on_expired.clone());
+                spawn_in_turn(&mut running, expiry).await;
             }
         }
     }
@@ -93,10 +102,8 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         let mut running = JoinSet::new();
         loop {
             for id in self.times.over(EXPIRIES).await {
-                while running.len() >= EXPIRIES {
-                    running.join_next().await;
-                }
-                running.spawn(self.clone().expire_unkept(id, on_expired.clone()));
+                let expiry = self.clone().expire_unkept(id, on_expired.clone());
+                spawn_in_turn(&mut running, expiry).await;
             }
         }
     }

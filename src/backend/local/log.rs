@@ -12,7 +12,7 @@
 
 use super::recover::{checkpoint, log_group};
 use super::wal::Wal;
-use crate::backend::{Log, ProposeError};
+use crate::backend::{Log, Pending, ProposeError};
 use crate::keyspace::command::{Command, Outcome};
 use crate::keyspace::event::{RevisionEvents, Visible};
 use crate::keyspace::machine::Machine;
@@ -161,22 +161,6 @@ impl Log for LocalLog {
 
     fn pending(&self) -> u64 {
         self.stats.pending.load(Ordering::Relaxed)
-    }
-}
-
-/// Counts a caller that waits, also when it is cancelled.
-struct Pending<'a>(&'a AtomicU64);
-
-impl<'a> Pending<'a> {
-    fn new(count: &'a AtomicU64) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
-    }
-}
-
-impl Drop for Pending<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

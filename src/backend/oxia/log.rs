@@ -9,7 +9,7 @@ use super::propose::{self, Proposer, Request};
 use super::shard::{Shard, Tip};
 use super::tail::Tail;
 use crate::backend::local::log::Publish;
-use crate::backend::{Log, ProposeError};
+use crate::backend::{Log, Pending, ProposeError};
 use crate::keyspace::command::{Command, Outcome};
 use crate::keyspace::gateways::{Founded, Gateways};
 use crate::keyspace::machine::Machine;
@@ -220,10 +220,7 @@ impl Log for OxiaLog {
     async fn propose(&self, command: Command) -> Result<Outcome, ProposeError> {
         let (answer, wait) = oneshot::channel();
         let request = Request::Command(Box::new(command), answer);
-        self.pending.fetch_add(1, Ordering::Relaxed);
-        let _pending = scopeguard(|| {
-            self.pending.fetch_sub(1, Ordering::Relaxed);
-        });
+        let _pending = Pending::new(&self.pending);
         self.patiently(async {
             self.queue.send(request).await.ok()?;
             wait.await.ok()
@@ -259,17 +256,6 @@ async fn leave<S: Shard>(shard: Arc<S>, me: Membership) {
     let entry = Entry { gateway, nonce: me.nonce, control: Some(retire), ..Entry::default() };
     let _ = shard.append(entry.encode_to_vec().into()).await;
     let _ = shard.close_session(me.session).await;
-}
-
-/// Runs `then` when it goes out of scope, also when the future that holds it is dropped.
-fn scopeguard<F: FnMut()>(then: F) -> impl Drop {
-    struct Guard<F: FnMut()>(F);
-    impl<F: FnMut()> Drop for Guard<F> {
-        fn drop(&mut self) {
-            (self.0)();
-        }
-    }
-    Guard(then)
 }
 
 /// Founds the keyspace if nobody has yet. Several gateways may try at once: the first one counts.

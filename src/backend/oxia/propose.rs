@@ -89,7 +89,7 @@ impl<S: Shard> Proposer<S> {
 
     async fn step(&mut self) -> Result<(), Stopping> {
         let me = match &self.me {
-            Some(me) if me.lives() && self.is_ours(me.id) => me.id,
+            Some(me) if me.lives() && self.is_ours(me.id) => (me.id, me.nonce),
             _ => return self.join().await,
         };
         while let Ok(dead) = self.parts.dead.try_recv() {
@@ -146,7 +146,7 @@ impl<S: Shard> Proposer<S> {
             tracing::warn!("this gateway had been retired; it goes on under a new id");
             old.leave();
             let retire = self.parts.joiner.retirement(old.id);
-            let entry = self.entry(me.id, me.nonce, Vec::new(), Some(retire));
+            let entry = self.entry((me.id, me.nonce), Vec::new(), Some(retire));
             self.append(entry).await?;
         }
         self.parts.membership.send_replace(Some(me.clone()));
@@ -154,10 +154,10 @@ impl<S: Shard> Proposer<S> {
         Ok(())
     }
 
+    /// The next entry of a gateway, by its id and nonce.
     fn entry(
         &mut self,
-        id: GatewayId,
-        nonce: u64,
+        (id, nonce): (GatewayId, u64),
         commands: Vec<Command>,
         control: Option<Control>,
     ) -> Arc<Entry> {
@@ -166,26 +166,24 @@ impl<S: Shard> Proposer<S> {
         Arc::new(Entry { gateway, nonce, last_number: self.number, commands, control })
     }
 
-    async fn control(&mut self, me: GatewayId, control: Control) -> Result<(), Stopping> {
-        let Some(nonce) = self.me.as_ref().map(|me| me.nonce) else { return Ok(()) };
-        let entry = self.entry(me, nonce, Vec::new(), Some(control));
+    async fn control(&mut self, me: (GatewayId, u64), control: Control) -> Result<(), Stopping> {
+        let entry = self.entry(me, Vec::new(), Some(control));
         self.append(entry).await.map(|_| ())
     }
 
     async fn propose(
         &mut self,
-        me: GatewayId,
+        me: (GatewayId, u64),
         first: Option<(Command, Answer)>,
     ) -> Result<(), Stopping> {
-        let Some(nonce) = self.me.as_ref().map(|me| me.nonce) else { return Ok(()) };
         let (commands, answers) = self.gather(first);
         if commands.is_empty() {
             return Ok(());
         }
-        let entry = self.entry(me, nonce, commands, None);
+        let entry = self.entry(me, commands, None);
         self.parts.in_flight.note(Batch { entry: entry.clone(), answers });
         match self.append(entry.clone()).await? {
-            Appended::Landed => Ok(()),
+            Appended::Landed(_) => Ok(()),
             Appended::Unknown if follows(Rule::Settle) => self.settle(&entry).await,
             Appended::No | Appended::Unknown => {
                 self.propose_again(&entry);
@@ -240,7 +238,7 @@ impl<S: Shard> Proposer<S> {
             Ok(position) => {
                 let landed = Ordered { position, entry };
                 self.parts.landed.send(landed).await.map_err(|_| Stopping)?;
-                Ok(Appended::Landed)
+                Ok(Appended::Landed(position))
             }
             Err(ShardError::Unknown(error)) => {
                 tracing::info!(error, "an append has no answer; finding out what became of it");
@@ -278,11 +276,8 @@ impl<S: Shard> Proposer<S> {
             let retire = old
                 .filter(|_| follows(Rule::RetireOld))
                 .map(|old| self.parts.joiner.retirement(old));
-            let marker = self.entry(me.id, me.nonce, Vec::new(), retire);
-            let appended = self.parts.shard.append(marker.encode_to_vec().into()).await;
-            let Ok(position) = appended else { continue };
-            let landed = Ordered { position, entry: marker };
-            self.parts.landed.send(landed).await.map_err(|_| Stopping)?;
+            let marker = self.entry((me.id, me.nonce), Vec::new(), retire);
+            let Appended::Landed(position) = self.append(marker).await? else { continue };
             self.parts.view.durable(position).await;
             if old.is_none_or(|old| self.is_retired(old)) {
                 self.propose_again(doubtful);
@@ -294,8 +289,8 @@ impl<S: Shard> Proposer<S> {
 
 /// What became of an append.
 enum Appended {
-    /// It is in the log.
-    Landed,
+    /// It is in the log, at this position.
+    Landed(u64),
     /// It is not, and never will be.
     No,
     /// It may be, or may get there yet.

@@ -192,8 +192,7 @@ impl<S: Shard> Sessions for OxiaSessions<S> {
 
     async fn markers(&self) -> Result<Vec<String>, SessionError> {
         let folder = self.names.markers();
-        let found = self.patiently(|| proven(&self.barriers, self.shard.list(&folder))).await?;
-        Ok(found.into_iter().map(|marker| marker.name).collect())
+        self.patiently(|| proven(&self.barriers, self.shard.names(&folder))).await
     }
 
     async fn discard(&self, marker: String) -> Result<(), SessionError> {

@@ -195,6 +195,18 @@ impl AuthState {
         }
     }
 
+    /// Whether somebody is an administrator, or has the rights that are asked for.
+    ///
+    /// # Errors
+    /// Why not, as far as the rights go.
+    pub fn admin_or(
+        &self,
+        authority: Option<&Authority>,
+        permit: impl FnOnce(Rights<'_>) -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        if self.admin(authority).is_ok() { Ok(()) } else { permit(self.rights(authority)) }
+    }
+
     /// Whether all keys of a lease may be written, which its end would delete.
     ///
     /// # Errors
@@ -205,10 +217,7 @@ impl AuthState {
         leases: &LeaseTable,
         id: i64,
     ) -> Result<(), Refusal> {
-        match self.admin(authority) {
-            Ok(()) => Ok(()),
-            Err(_) => self.rights(authority).write_lease(leases, id),
-        }
+        self.admin_or(authority, |rights| rights.write_lease(leases, id))
     }
 
     /// Whether all keys of a lease may be read.
@@ -221,9 +230,6 @@ impl AuthState {
         leases: &LeaseTable,
         id: i64,
     ) -> Result<(), Refusal> {
-        match self.admin(authority) {
-            Ok(()) => Ok(()),
-            Err(_) => self.rights(authority).read_lease(leases, id),
-        }
+        self.admin_or(authority, |rights| rights.read_lease(leases, id))
     }
 }
