@@ -12,5 +12,6 @@ pub mod lease;
 pub mod node;
 pub mod seams;
 pub mod storage;
+pub mod supervisor;
 pub mod telemetry;
 pub mod watch;

@@ -14,6 +14,7 @@ use leaseway::gateway::listen::Listener;
 use leaseway::gateway::serve::{self, Gate, Server};
 use leaseway::health_check;
 use leaseway::node::Node;
+use leaseway::supervisor::{self, State};
 use leaseway::telemetry::{Metrics, log};
 use leaseway_proto::etcdserverpb::AlarmType;
 use tokio::signal::unix::{SignalKind, signal};
@@ -168,6 +169,7 @@ async fn serve(config: &Config) -> Result<(), Failure> {
     let server = server.or_else(start);
     tracing::info!("ready to serve client requests");
     greet(config, &places);
+    tell_supervisor(State::Ready);
 
     // A gateway's directory is a cache: nothing is lost with it.
     let watched = match config.backend {
@@ -186,6 +188,7 @@ async fn serve(config: &Config) -> Result<(), Failure> {
     if let Some(watched) = watched {
         watched.abort();
     }
+    tell_supervisor(State::Stopping);
     node.announce_stop();
     if let Some(server) = server {
         server.stop().await;
@@ -251,6 +254,15 @@ fn raise_open_files() {
 fn stopping(signal: &str) -> Result<(), Failure> {
     tracing::info!(signal, "received signal; shutting down");
     Ok(())
+}
+
+/// Tells the service manager, if one asked to be told.
+fn tell_supervisor(state: State) {
+    if let Some(socket) = std::env::var_os(supervisor::SOCKET_VARIABLE)
+        && let Err(error) = supervisor::tell(&socket, state)
+    {
+        tracing::error!(%error, ?state, "cannot tell the service manager");
+    }
 }
 
 fn places(listeners: &[Listener]) -> String {
