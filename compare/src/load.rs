@@ -53,7 +53,7 @@ impl Measured {
 
 /// CPU and memory between two points in time.
 pub struct Meter {
-    pid: u32,
+    pids: Vec<u32>,
     began: Instant,
     server_cpu: Duration,
     generator_cpu: Duration,
@@ -62,11 +62,11 @@ pub struct Meter {
 
 impl Meter {
     pub fn start(server: &Server) -> Result<Self> {
-        let pid = server.pid();
+        let pids = server.pids();
         Ok(Self {
-            pid,
-            peak_is_fresh: proc::reset_peak(pid),
-            server_cpu: proc::cpu_time(pid)?,
+            peak_is_fresh: pids.iter().all(|pid| proc::reset_peak(*pid)),
+            server_cpu: proc::cpu_time_of(&pids)?,
+            pids,
             generator_cpu: proc::cpu_time(std::process::id())?,
             began: Instant::now(),
         })
@@ -74,9 +74,9 @@ impl Meter {
 
     pub fn finish(self, operations: u64, latency_us: Option<Latency>) -> Result<Measured> {
         let seconds = self.began.elapsed().as_secs_f64();
-        let server_cpu = proc::cpu_time(self.pid)?.saturating_sub(self.server_cpu);
+        let server_cpu = proc::cpu_time_of(&self.pids)?.saturating_sub(self.server_cpu);
         let generator_cpu = proc::cpu_time(std::process::id())?.saturating_sub(self.generator_cpu);
-        let peak = proc::memory(self.pid)?.peak;
+        let peak = proc::memory_of(&self.pids)?.peak;
         if operations == 0 {
             bail!("no operation ended within {seconds:.1} s");
         }

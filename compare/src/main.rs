@@ -22,7 +22,7 @@ use environment::Environment;
 use options::Options;
 use report::{Report, Series};
 use rows::{Row, Sizes};
-use servers::{Product, Server};
+use servers::{Product, Program, Server};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -57,13 +57,13 @@ async fn run(options: &Options) -> Result<()> {
 }
 
 async fn compare(options: &Options) -> Result<()> {
-    let rows = rows::select(&options.rows)?;
-    let mut binaries = BTreeMap::new();
+    let rows = rows::select(&options.rows, options.is_single())?;
+    let mut programs = BTreeMap::new();
     let mut versions = BTreeMap::new();
     for product in &options.servers {
-        let binary = options.binary(*product)?;
-        versions.insert(product.name(), servers::version(&binary)?);
-        binaries.insert(*product, binary);
+        let program = options.program(*product)?;
+        versions.insert(product.name(), servers::version(&program.binary)?);
+        programs.insert(*product, program);
     }
     let measured = options.measured();
     let sizes = if options.quick { Sizes::quick(measured) } else { Sizes::full(measured) };
@@ -73,16 +73,16 @@ async fn compare(options: &Options) -> Result<()> {
         seconds: measured.as_secs_f64(),
         rounds: options.rounds,
         quick: options.quick,
-        series: series(&rows, binaries.keys().copied()),
+        series: series(&rows, programs.keys().copied()),
     };
     for round in 0..options.rounds {
         for (index, row) in rows.iter().enumerate() {
-            let mut order: Vec<_> = binaries.iter().collect();
+            let mut order: Vec<_> = programs.iter().collect();
             if (index + round as usize) % 2 == 1 {
                 order.reverse();
             }
-            for (product, binary) in order {
-                let result = run_row(row, binary, &scratch.0, &sizes).await;
+            for (product, program) in order {
+                let result = run_row(row, program, &scratch.0, &sizes).await;
                 note(&mut report.series, row, *product, result);
             }
         }
@@ -101,9 +101,9 @@ fn series(rows: &[Row], products: impl Iterator<Item = Product> + Clone) -> Vec<
     rows.iter().flat_map(of_row).collect()
 }
 
-async fn run_row(row: &Row, binary: &Path, scratch: &Path, sizes: &Sizes) -> Result<Outcome> {
+async fn run_row(row: &Row, program: &Program, scratch: &Path, sizes: &Sizes) -> Result<Outcome> {
     let directory = scratch.join("server");
-    let result = run_on_fresh_server(row, binary, &directory, sizes).await;
+    let result = run_on_fresh_server(row, program, &directory, sizes).await;
     std::fs::remove_dir_all(&directory)
         .with_context(|| format!("removing {}", directory.display()))?;
     result
@@ -111,11 +111,11 @@ async fn run_row(row: &Row, binary: &Path, scratch: &Path, sizes: &Sizes) -> Res
 
 async fn run_on_fresh_server(
     row: &Row,
-    binary: &Path,
+    program: &Program,
     directory: &Path,
     sizes: &Sizes,
 ) -> Result<Outcome> {
-    let mut server = Server::start(binary, directory).await?;
+    let mut server = Server::start(program, directory).await?;
     let limit = sizes.measured + AROUND_A_ROW;
     let outcome = timeout(limit, workload::run(row.workload, &mut server, sizes)).await;
     let outcome = outcome.with_context(|| format!("not finished within {limit:?}"))?;
@@ -145,11 +145,12 @@ fn note(all: &mut [Series], row: &Row, product: Product, result: Result<Outcome>
 
 fn write(options: &Options, report: &Report) -> Result<()> {
     if let Some(path) = &options.out {
+        let name = if options.is_single() { "compare" } else { "compare-clusters" };
         let document = match std::fs::read_to_string(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             other => other.with_context(|| format!("reading {}", path.display()))?,
         };
-        let document = report::splice(&document, &report.markdown())
+        let document = report::splice(&document, name, &report.markdown())
             .with_context(|| format!("{} has only one marker of two", path.display()))?;
         std::fs::write(path, document).with_context(|| format!("writing {}", path.display()))?;
     }

@@ -1,6 +1,6 @@
 //! The command line.
 
-use crate::servers::Product;
+use crate::servers::{Product, Program};
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use std::path::{Path, PathBuf};
@@ -13,9 +13,13 @@ pub struct Options {
     /// Rows to run, by name or by beginning (put, get, watch, ...); all if absent
     #[arg(long, value_delimiter = ',')]
     pub rows: Vec<String>,
-    /// Servers to run
+    /// Servers to run: one etcd and one leaseway; or three etcd members (etcd3), and two gateways on
+    /// three Oxia nodes (gateways)
     #[arg(long, value_delimiter = ',', default_value = "etcd,leaseway")]
     pub servers: Vec<Product>,
+    /// Script that starts Oxia clusters
+    #[arg(long, default_value = "compat-tests/tools/oxia-cluster")]
+    oxia_cluster: PathBuf,
     /// Measured time of a row, in seconds [default: 10, with --quick 1]
     #[arg(long)]
     seconds: Option<f64>,
@@ -59,16 +63,23 @@ impl Options {
         Duration::from_secs_f64(if seconds > 0.0 { seconds.min(SECONDS_MAX) } else { 0.0 })
     }
 
-    pub fn binary(&self, product: Product) -> Result<PathBuf> {
-        let path = match (product, &self.etcd_bin) {
-            (Product::Leaseway, _) => self.leaseway_bin.clone(),
-            (Product::Etcd, Some(path)) => path.clone(),
-            (Product::Etcd, None) => tools_cache(|name| std::env::var_os(name))
-                .context("none of LEASEWAY_TOOLS_CACHE, XDG_CACHE_HOME and HOME is set")?
-                .join("etcd-v3.7.3/etcd"),
+    pub fn program(&self, product: Product) -> Result<Program> {
+        let binary = match product {
+            Product::Leaseway | Product::Gateways => self.leaseway_bin.clone(),
+            Product::Etcd | Product::Etcd3 => match &self.etcd_bin {
+                Some(path) => path.clone(),
+                None => tools_cache(|name| std::env::var_os(name))
+                    .context("none of LEASEWAY_TOOLS_CACHE, XDG_CACHE_HOME and HOME is set")?
+                    .join("etcd-v3.7.3/etcd"),
+            },
         };
-        ensure!(path.is_file(), "no {} at {}", product.name(), path.display());
-        Ok(path)
+        ensure!(binary.is_file(), "no {} at {}", product.name(), binary.display());
+        Ok(Program { product, binary, oxia_cluster: self.oxia_cluster.clone() })
+    }
+
+    /// Whether all servers are single processes: some rows are about those.
+    pub fn is_single(&self) -> bool {
+        self.servers.iter().all(|product| product.is_single())
     }
 }
 

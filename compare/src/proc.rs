@@ -15,6 +15,28 @@ pub struct Memory {
     pub peak: u64,
 }
 
+impl std::ops::Add for Memory {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            resident: self.resident + other.resident,
+            anonymous: self.anonymous + other.anonymous,
+            peak: self.peak + other.peak,
+        }
+    }
+}
+
+/// CPU time of several processes together.
+pub fn cpu_time_of(pids: &[u32]) -> Result<Duration> {
+    pids.iter().try_fold(Duration::ZERO, |sum, pid| Ok(sum + cpu_time(*pid)?))
+}
+
+/// Memory of several processes together; the peaks need not have been at the same time.
+pub fn memory_of(pids: &[u32]) -> Result<Memory> {
+    pids.iter().try_fold(Memory::default(), |sum, pid| Ok(sum + memory(*pid)?))
+}
+
 /// User and system CPU time of all threads of `pid` so far; a resolution of one tick, mostly 10 ms.
 pub fn cpu_time(pid: u32) -> Result<Duration> {
     let path = format!("/proc/{pid}/stat");
@@ -23,7 +45,7 @@ pub fn cpu_time(pid: u32) -> Result<Duration> {
     Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
 }
 
-pub fn memory(pid: u32) -> Result<Memory> {
+fn memory(pid: u32) -> Result<Memory> {
     let path = format!("/proc/{pid}/status");
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
     parse_memory(&text).with_context(|| format!("{path} has an unknown form"))

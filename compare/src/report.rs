@@ -8,8 +8,6 @@ use crate::workload::{Outcome, Unit};
 use serde::Serialize;
 use std::fmt::Write;
 
-pub const BEGIN: &str = "<!-- compare:begin -->";
-pub const END: &str = "<!-- compare:end -->";
 const ABSENT: &str = "–";
 
 /// All rounds of one row on one server. `failure` is that of the first round that failed.
@@ -92,13 +90,14 @@ impl Report {
         )
     }
 
-    /// Rows that both servers have finished, in order.
+    /// Rows that both servers have finished, in order: the reference first.
     fn pairs(&self) -> impl Iterator<Item = (&Series, &Series)> {
-        let of =
-            |server| move |series: &&Series| series.server == server && !series.rounds.is_empty();
-        self.series.iter().filter(of(Product::Etcd)).filter_map(move |etcd| {
-            let mut others = self.series.iter().filter(of(Product::Leaseway));
-            others.find(|leaseway| leaseway.row == etcd.row).map(|leaseway| (etcd, leaseway))
+        let finished = self.series.iter().filter(|series| !series.rounds.is_empty());
+        finished.filter_map(move |ours| {
+            let reference = ours.server.reference()?;
+            let mut others = self.series.iter().filter(|series| !series.rounds.is_empty());
+            let theirs = others.find(|other| other.row == ours.row && other.server == reference)?;
+            Some((theirs, ours))
         })
     }
 
@@ -258,15 +257,16 @@ fn show_bytes(bytes: f64) -> String {
     }
 }
 
-/// Puts `tables` between the markers of `document`, or behind it if it has none. None if the
-/// markers are out of order or one is missing.
-pub fn splice(document: &str, tables: &str) -> Option<String> {
-    let block = format!("{BEGIN}\n{}\n{END}", tables.trim());
-    match (document.find(BEGIN), document.find(END)) {
+/// Puts `tables` between the markers of that name in `document`, or behind it if it has none. None if
+/// the markers are out of order or one is missing.
+pub fn splice(document: &str, name: &str, tables: &str) -> Option<String> {
+    let (begin, end) = (format!("<!-- {name}:begin -->"), format!("<!-- {name}:end -->"));
+    let block = format!("{begin}\n{}\n{end}", tables.trim());
+    match (document.find(&begin), document.find(&end)) {
         (None, None) if document.trim().is_empty() => Some(block + "\n"),
         (None, None) => Some(format!("{}\n\n{block}\n", document.trim_end())),
-        (Some(begin), Some(end)) if begin < end => {
-            Some(format!("{}{block}{}", &document[..begin], &document[end + END.len()..]))
+        (Some(from), Some(to)) if from < to => {
+            Some(format!("{}{block}{}", &document[..from], &document[to + end.len()..]))
         }
         _ => None,
     }

@@ -92,6 +92,9 @@ fn numbers_are_readable() {
 
 #[test]
 fn only_the_part_between_the_markers_changes() {
+    const BEGIN: &str = "<!-- compare:begin -->";
+    const END: &str = "<!-- compare:end -->";
+    let splice = |document: &str, tables: &str| super::splice(document, "compare", tables);
     let document = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
     let spliced = splice(&document, "new\n").unwrap();
     assert_eq!(spliced, format!("before\n{BEGIN}\nnew\n{END}\nafter\n"));

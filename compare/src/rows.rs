@@ -130,15 +130,23 @@ pub const ROWS: [Row; 25] = [
     row("store-bytes", "loading a store of many bytes", "keys", Workload::Store(StoreShape::ManyBytes)),
 ];
 
-/// Rows by name, or by what a name begins with up to a hyphen (`put`, `watch`); all if none given.
-pub fn select(wanted: &[String]) -> Result<Vec<Row>> {
+/// What says most about one process, and little about a cluster.
+const SINGLE: [&str; 3] = ["range", "stream", "store"];
+
+/// Rows by name, or by what a name begins with up to a hyphen (`put`, `watch`). If none are given, all,
+/// or for clusters all but those about one process.
+pub fn select(wanted: &[String], single: bool) -> Result<Vec<Row>> {
     for name in wanted {
         if !ROWS.iter().any(|row| belongs(row, name)) {
             let known: Vec<_> = ROWS.iter().map(|row| row.name).collect();
             bail!("no row {name:?}; there are {}", known.join(", "));
         }
     }
-    let selected = |row: &&Row| wanted.is_empty() || wanted.iter().any(|name| belongs(row, name));
+    let by_default = |row: &Row| single || !SINGLE.iter().any(|name| belongs(row, name));
+    let selected = |row: &&Row| match wanted {
+        [] => by_default(row),
+        wanted => wanted.iter().any(|name| belongs(row, name)),
+    };
     Ok(ROWS.iter().filter(selected).copied().collect())
 }
 
@@ -152,7 +160,7 @@ mod tests {
 
     fn names(wanted: &[&str]) -> Vec<&'static str> {
         let wanted: Vec<_> = wanted.iter().map(|name| (*name).to_owned()).collect();
-        select(&wanted).unwrap().iter().map(|row| row.name).collect()
+        select(&wanted, true).unwrap().iter().map(|row| row.name).collect()
     }
 
     #[test]
@@ -161,7 +169,10 @@ mod tests {
         assert_eq!(names(&["put"]), ["put-1", "put-100", "put-1000"]);
         assert_eq!(names(&["expiry", "keep-alive"]), ["keep-alive-1", "keep-alive-100", "expiry"]);
         assert_eq!(names(&[]).len(), ROWS.len());
-        assert!(select(&["pu".to_owned()]).is_err());
+        assert!(select(&["pu".to_owned()], true).is_err());
+        let cluster = select(&[], false).unwrap();
+        assert!(cluster.iter().all(|row| !row.name.starts_with("store")));
+        assert!(cluster.len() > 10);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Starting, watching and stopping the servers under test.
 //!
-//! Owns the child process and its data directory. Every server gets the same flags, free ports of
-//! 127.0.0.1 and an empty directory; it is stopped through its own process id.
+//! Owns the child processes and their data directories. Every server gets the same flags, free ports
+//! of 127.0.0.1 and an empty directory; it is stopped through its own process id.
 
 use crate::requests::{self, path};
 use crate::wire::{Caller, Method};
@@ -12,6 +12,7 @@ use serde::Serialize;
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
@@ -23,11 +24,23 @@ const STOP_WITHIN: Duration = Duration::from_secs(60);
 /// Above etcd's default of 2 GB, so that a full row never meets the quota.
 const QUOTA_BYTES: u64 = 8 << 30;
 
+/// Gateways that run beside each other.
+const GATEWAYS: usize = 2;
+/// Members of an etcd cluster.
+const MEMBERS: usize = 3;
+
+/// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Product {
+    /// One etcd.
     Etcd,
+    /// Leaseway with its data in one directory.
     Leaseway,
+    /// Three etcd members.
+    Etcd3,
+    /// Two Leaseway gateways on three Oxia nodes.
+    Gateways,
 }
 
 impl Product {
@@ -35,15 +48,50 @@ impl Product {
         match self {
             Self::Etcd => "etcd",
             Self::Leaseway => "leaseway",
+            Self::Etcd3 => "etcd3",
+            Self::Gateways => "gateways",
+        }
+    }
+
+    /// Whether it is one process.
+    pub fn is_single(self) -> bool {
+        matches!(self, Self::Etcd | Self::Leaseway)
+    }
+
+    /// What it is compared with.
+    pub fn reference(self) -> Option<Self> {
+        match self {
+            Self::Leaseway => Some(Self::Etcd),
+            Self::Gateways => Some(Self::Etcd3),
+            Self::Etcd | Self::Etcd3 => None,
         }
     }
 }
 
-/// A running server. Dropping it kills the process; [`Server::stop`] ends it in good order.
+/// What is needed to start a product.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub product: Product,
+    pub binary: PathBuf,
+    /// The script that starts Oxia clusters.
+    pub oxia_cluster: PathBuf,
+}
+
+/// What runs: one server, or all those of a cluster. Dropping it kills the processes;
+/// [`Server::stop`] ends them in good order.
 pub struct Server {
-    binary: PathBuf,
+    program: Program,
     directory: PathBuf,
-    ports: Ports,
+    processes: Vec<Process>,
+    oxia: Option<Oxia>,
+    // Callers are spread over the servers.
+    next: AtomicUsize,
+}
+
+struct Process {
+    arguments: Vec<String>,
+    directory: PathBuf,
+    client: u16,
     child: Child,
     pid: u32,
 }
@@ -55,97 +103,164 @@ struct Ports {
 }
 
 impl Server {
-    /// Starts `binary` on an empty `directory` and waits until it answers.
-    pub async fn start(binary: &Path, directory: &Path) -> Result<Self> {
+    /// Starts a product on an empty `directory` and waits until it answers.
+    pub async fn start(program: &Program, directory: &Path) -> Result<Self> {
         std::fs::create_dir_all(directory)
             .with_context(|| format!("creating {}", directory.display()))?;
-        let ports = Ports::free()?;
-        let (child, pid) = spawn(binary, directory, ports)?;
-        let (binary, directory) = (binary.to_owned(), directory.to_owned());
-        let mut server = Self { binary, directory, ports, child, pid };
+        let (count, oxia) = match program.product {
+            Product::Etcd | Product::Leaseway => (1, None),
+            Product::Etcd3 => (MEMBERS, None),
+            Product::Gateways => {
+                let oxia = Oxia::start(&program.oxia_cluster, &directory.join("oxia")).await?;
+                (GATEWAYS, Some(oxia))
+            }
+        };
+        let mut server = Self {
+            program: program.clone(),
+            directory: directory.to_owned(),
+            processes: Vec::new(),
+            oxia,
+            next: AtomicUsize::new(0),
+        };
+        let ports = (0..count).map(|_| Ports::free()).collect::<Result<Vec<_>>>()?;
+        for (number, own) in ports.iter().enumerate() {
+            let directory = directory.join(format!("server-{number}"));
+            std::fs::create_dir_all(&directory)?;
+            let arguments = server.arguments(number, &ports, &directory);
+            let (child, pid) = spawn(&program.binary, &arguments, &directory)?;
+            let client = own.client;
+            server.processes.push(Process { arguments, directory, client, child, pid });
+        }
         server.wait_until_ready().await?;
         Ok(server)
+    }
+
+    fn arguments(&self, number: usize, ports: &[Ports], directory: &Path) -> Vec<String> {
+        let client = format!("http://127.0.0.1:{}", ports[number].client);
+        let peer = |number: usize| format!("http://127.0.0.1:{}", ports[number].peer);
+        let name = |number: usize| format!("compare-{number}");
+        let mut arguments = vec![
+            format!("--name={}", name(number)),
+            format!("--data-dir={}", directory.join("data").display()),
+            format!("--listen-client-urls={client}"),
+            format!("--advertise-client-urls={client}"),
+            format!("--quota-backend-bytes={QUOTA_BYTES}"),
+            "--log-level=warn".into(),
+        ];
+        if let Some(oxia) = &self.oxia {
+            let seeds = oxia.addresses.join(",");
+            arguments.push(format!("--backend=oxia://{seeds}/default?keyspace=compare"));
+            return arguments;
+        }
+        let members = (0..ports.len()).map(|number| format!("{}={}", name(number), peer(number)));
+        arguments.push(format!("--listen-peer-urls={}", peer(number)));
+        arguments.push(format!("--initial-advertise-peer-urls={}", peer(number)));
+        arguments.push(format!("--initial-cluster={}", members.collect::<Vec<_>>().join(",")));
+        arguments
     }
 
     /// Stops the server and starts it again on its data. Returns the time from the start of the
     /// new process to its first answer to a linearizable read.
     pub async fn restart(&mut self) -> Result<Duration> {
-        self.stop().await?;
+        self.stop_processes().await?;
         let started = Instant::now();
-        (self.child, self.pid) = spawn(&self.binary, &self.directory, self.ports)?;
+        for process in &mut self.processes {
+            (process.child, process.pid) =
+                spawn(&self.program.binary, &process.arguments, &process.directory)?;
+        }
         self.wait_until_ready().await?;
         Ok(started.elapsed())
     }
 
     /// SIGTERM, and SIGKILL only if that is not enough.
     pub async fn stop(&mut self) -> Result<()> {
-        if self.child.try_wait()?.is_some() {
-            bail!("the server ended by itself:\n{}", self.log_tail());
+        self.stop_processes().await?;
+        match self.oxia.take() {
+            Some(oxia) => oxia.stop().await,
+            None => Ok(()),
         }
-        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).context("process id")?;
-        kill_process(pid, Signal::TERM).context("sending SIGTERM")?;
-        if let Ok(status) = timeout(STOP_WITHIN, self.child.wait()).await {
-            status?;
-            return Ok(());
-        }
-        self.child.kill().await?;
-        bail!("the server did not stop within {STOP_WITHIN:?} of SIGTERM")
     }
 
+    async fn stop_processes(&mut self) -> Result<()> {
+        for number in 0..self.processes.len() {
+            if self.processes[number].child.try_wait()?.is_some() {
+                bail!("a server ended by itself:\n{}", self.log_tail());
+            }
+            let pid = i32::try_from(self.processes[number].pid).ok();
+            let pid = pid.and_then(Pid::from_raw).context("process id")?;
+            kill_process(pid, Signal::TERM).context("sending SIGTERM")?;
+        }
+        for process in &mut self.processes {
+            if let Ok(status) = timeout(STOP_WITHIN, process.child.wait()).await {
+                status?;
+                continue;
+            }
+            process.child.kill().await?;
+            bail!("a server did not stop within {STOP_WITHIN:?} of SIGTERM");
+        }
+        Ok(())
+    }
+
+    /// Where a caller connects to: each server in turn.
     pub fn address(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.ports.client).into()
+        let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.processes.len();
+        (Ipv4Addr::LOCALHOST, self.processes[turn].client).into()
     }
 
-    pub fn pid(&self) -> u32 {
-        self.pid
+    /// All processes that belong to it.
+    pub fn pids(&self) -> Vec<u32> {
+        let own = self.processes.iter().map(|process| process.pid);
+        let others = self.oxia.iter().flat_map(|oxia| oxia.pids.iter().copied());
+        own.chain(others).collect()
     }
 
-    /// Bytes that the data directory occupies.
+    /// Bytes that the data directories occupy.
     pub fn disk_bytes(&self) -> Result<u64> {
-        disk_usage(&self.directory.join("data"))
+        disk_usage(&self.directory)
     }
 
-    /// The last lines of the server's log, for an error message.
+    /// The last lines of the servers' logs, for an error message.
     pub fn log_tail(&self) -> String {
-        let text = std::fs::read(self.directory.join("server.log")).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
-        let lines: Vec<_> = text.lines().rev().take(5).collect();
-        lines.into_iter().rev().collect::<Vec<_>>().join("\n")
+        let tails = self.processes.iter().map(|process| {
+            let text = std::fs::read(process.directory.join("server.log")).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text);
+            let lines: Vec<_> = text.lines().rev().take(5).collect();
+            lines.into_iter().rev().collect::<Vec<_>>().join("\n")
+        });
+        tails.collect::<Vec<_>>().join("\n")
     }
 
     async fn wait_until_ready(&mut self) -> Result<()> {
         let deadline = Instant::now() + READY_WITHIN;
         let range = Method::new(path::RANGE);
-        while Instant::now() < deadline {
-            if let Some(status) = self.child.try_wait()? {
-                let binary = self.binary.display();
-                bail!("{binary} ended with {status}:\n{}", self.log_tail());
+        for number in 0..self.processes.len() {
+            loop {
+                if let Some(status) = self.processes[number].child.try_wait()? {
+                    let binary = self.program.binary.display();
+                    bail!("{binary} ended with {status}:\n{}", self.log_tail());
+                }
+                let address = (Ipv4Addr::LOCALHOST, self.processes[number].client).into();
+                let attempt = async {
+                    let mut caller = Caller::connect(address).await?;
+                    caller.unary(&range, requests::range(0, 1)).await
+                };
+                if let Ok(Ok(_)) = timeout(Duration::from_secs(5), attempt).await {
+                    break;
+                }
+                if Instant::now() >= deadline {
+                    bail!("not ready within {READY_WITHIN:?}:\n{}", self.log_tail());
+                }
+                tokio::time::sleep(READY_POLL).await;
             }
-            let attempt = async {
-                let mut caller = Caller::connect(self.address()).await?;
-                caller.unary(&range, requests::range(0, 1)).await
-            };
-            if let Ok(Ok(_)) = timeout(Duration::from_secs(5), attempt).await {
-                return Ok(());
-            }
-            tokio::time::sleep(READY_POLL).await;
         }
-        bail!("not ready within {READY_WITHIN:?}:\n{}", self.log_tail())
+        Ok(())
     }
 }
 
-fn spawn(binary: &Path, directory: &Path, ports: Ports) -> Result<(Child, u32)> {
+fn spawn(binary: &Path, arguments: &[String], directory: &Path) -> Result<(Child, u32)> {
     let log = File::options().create(true).append(true).open(directory.join("server.log"))?;
-    let client = format!("http://127.0.0.1:{}", ports.client);
-    let peer = format!("http://127.0.0.1:{}", ports.peer);
     let child = Command::new(binary)
-        .args(["--name", "compare"])
-        .arg("--data-dir")
-        .arg(directory.join("data"))
-        .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
-        .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-        .args(["--initial-cluster", &format!("compare={peer}")])
-        .args(["--quota-backend-bytes", &QUOTA_BYTES.to_string(), "--log-level", "warn"])
+        .args(arguments)
         .stdin(std::process::Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)
@@ -154,6 +269,60 @@ fn spawn(binary: &Path, directory: &Path, ports: Ports) -> Result<(Child, u32)> 
         .with_context(|| format!("starting {}", binary.display()))?;
     let pid = child.id().context("the server has ended at once")?;
     Ok((child, pid))
+}
+
+/// A cluster of three Oxia nodes. It ends with this process at the latest.
+struct Oxia {
+    script: PathBuf,
+    directory: PathBuf,
+    addresses: Vec<String>,
+    pids: Vec<u32>,
+}
+
+impl Oxia {
+    async fn start(script: &Path, directory: &Path) -> Result<Self> {
+        std::fs::create_dir_all(directory)?;
+        let directory = directory.canonicalize()?;
+        let output = Command::new(script)
+            .arg("start")
+            .arg(&directory)
+            .args(["--owner", &std::process::id().to_string()])
+            .output()
+            .await
+            .with_context(|| format!("running {}", script.display()))?;
+        let mut oxia =
+            Self { script: script.to_owned(), directory, addresses: Vec::new(), pids: Vec::new() };
+        if !output.status.success() {
+            oxia.stop().await?;
+            bail!("no Oxia cluster: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        let printed = String::from_utf8_lossy(&output.stdout);
+        oxia.addresses = printed.lines().map(ToOwned::to_owned).collect();
+        for entry in std::fs::read_dir(&oxia.directory)? {
+            let Ok(text) = std::fs::read_to_string(entry?.path().join("pid")) else { continue };
+            oxia.pids.push(text.trim().parse().context("a process id")?);
+        }
+        Ok(oxia)
+    }
+
+    async fn stop(mut self) -> Result<()> {
+        let status = Command::new(&self.script).arg("stop").arg(&self.directory).status().await?;
+        ensure!(status.success(), "stopping Oxia: {status}");
+        self.pids.clear();
+        Ok(())
+    }
+}
+
+/// After a row that failed, its directory goes, by which the script would know the processes.
+impl Drop for Oxia {
+    fn drop(&mut self) {
+        for pid in &self.pids {
+            if let Some(pid) = i32::try_from(*pid).ok().and_then(Pid::from_raw) {
+                // It may have ended by itself.
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
 }
 
 impl Ports {
@@ -222,7 +391,9 @@ mod tests {
         std::fs::write(&script, "#!/bin/sh\necho no such flag >&2\nexit 2\n").unwrap();
         use std::os::unix::fs::PermissionsExt;
         std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
-        let error = Server::start(&script, &directory.path().join("run")).await.err().unwrap();
+        let program =
+            Program { product: Product::Etcd, binary: script, oxia_cluster: PathBuf::new() };
+        let error = Server::start(&program, &directory.path().join("run")).await.err().unwrap();
         let text = error.to_string();
         assert!(text.contains("exit status: 2") && text.contains("no such flag"), "{text}");
     }

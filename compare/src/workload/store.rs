@@ -20,10 +20,10 @@ pub async fn run(server: &mut Server, size: StoreSize) -> Result<Outcome> {
     let measured = meter.finish(size.keys, None)?;
 
     tokio::time::sleep(SETTLE).await;
-    let loaded = proc::memory(server.pid())?;
+    let loaded = proc::memory_of(&server.pids())?;
     let ready = server.restart().await?;
     tokio::time::sleep(SETTLE).await;
-    let restarted = proc::memory(server.pid())?;
+    let restarted = proc::memory_of(&server.pids())?;
     let extras = vec![
         extra("resident after load", loaded.resident as f64, Unit::Bytes),
         extra("anonymous after load", loaded.anonymous as f64, Unit::Bytes),

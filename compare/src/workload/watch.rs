@@ -79,7 +79,7 @@ pub async fn idle(server: &Server, sizes: &Sizes) -> Result<Outcome> {
     ensure!(watchers.is_multiple_of(STREAMS), "{watchers} watchers on {STREAMS} streams");
     let mut callers = load::connect(server, STREAMS).await?;
     tokio::time::sleep(SETTLE).await;
-    let before = proc::memory(server.pid())?;
+    let before = proc::memory_of(&server.pids())?;
     let meter = Meter::start(server)?;
     let mut streams = Vec::with_capacity(STREAMS);
     for (number, caller) in callers.iter_mut().enumerate() {
@@ -90,7 +90,7 @@ pub async fn idle(server: &Server, sizes: &Sizes) -> Result<Outcome> {
     }
     let measured = meter.finish(watchers as u64, None)?;
     tokio::time::sleep(SETTLE).await;
-    let after = proc::memory(server.pid())?;
+    let after = proc::memory_of(&server.pids())?;
     let each = |after: u64, before: u64| (after as f64 - before as f64) / watchers as f64;
     let extras = vec![
         extra("resident per watcher", each(after.resident, before.resident), Unit::Bytes),
