@@ -32,6 +32,8 @@ pub enum DataDirError {
          cannot use; choose another --data-dir"
     )]
     Etcd { path: String },
+    #[error("data directory {path} holds {file}: {why}; choose another --data-dir")]
+    Other { path: String, file: String, why: &'static str },
 }
 
 impl DataDir {
@@ -74,8 +76,13 @@ impl DataDir {
     pub fn member_id(&self) -> Result<u64, DataDirError> {
         let path = self.path.join(MEMBER_FILE);
         let access = |source| DataDirError::Access { path: path.display().to_string(), source };
-        let known = match std::fs::read_to_string(&path) {
-            Ok(text) => u64::from_str_radix(text.trim(), 16).ok().filter(|id| *id != 0),
+        let number = |bytes: Vec<u8>| {
+            u64::from_str_radix(String::from_utf8(bytes).ok()?.trim(), 16)
+                .ok()
+                .filter(|id| *id != 0)
+        };
+        let known = match std::fs::read(&path) {
+            Ok(bytes) => number(bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(access(error)),
         };
@@ -85,6 +92,24 @@ impl DataDir {
         let id = rand::random_range(1..=u64::MAX);
         std::fs::write(&path, format!("{id:x}\n")).map_err(access)?;
         Ok(id)
+    }
+
+    /// Refuses the directory of a process with another backend, known by `file`: `why` says what would
+    /// be wrong.
+    ///
+    /// # Errors
+    /// The file is there, or can't be looked for.
+    pub fn refuse_with(&self, file: &str, why: &'static str) -> Result<(), DataDirError> {
+        let path = self.path.join(file);
+        match path.try_exists() {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(DataDirError::Other {
+                path: self.path.display().to_string(),
+                file: file.to_owned(),
+                why,
+            }),
+            Err(source) => Err(DataDirError::Access { path: path.display().to_string(), source }),
+        }
     }
 
     /// The directory.
@@ -156,8 +181,12 @@ mod tests {
         let id = held.member_id().expect("written");
         assert_ne!(id, 0);
         assert_eq!(held.member_id().expect("read"), id);
-        std::fs::write(dir.path().join(MEMBER_FILE), "nonsense").expect("written");
-        assert_ne!(held.member_id().expect("written anew"), 0);
+        for nonsense in [&b"nonsense"[..], b"", b"0", b"\xff\xfe"] {
+            std::fs::write(dir.path().join(MEMBER_FILE), nonsense).expect("written");
+            let id = held.member_id().expect("written anew");
+            assert_ne!(id, 0);
+            assert_eq!(held.member_id().expect("read"), id);
+        }
     }
 
     #[test]

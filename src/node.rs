@@ -99,6 +99,11 @@ impl Node {
             return oxia::open(config, place, dir, metrics).await;
         }
         let path = dir.path().join(STORE);
+        dir.refuse_with(
+            oxia::CACHE,
+            "it is a gateway's, whose keys are in the cluster that its --backend names",
+        )
+        .map_err(|error| error.to_string())?;
         let store = Store::open(config, dir.path(), &path).map_err(|error| {
             format!("cannot open the store in {}/: {error}", dir.path().display())
         })?;

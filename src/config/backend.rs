@@ -44,13 +44,15 @@ pub fn parse(text: &str) -> Result<Backend, String> {
     if namespace.contains('/') {
         return Err(wrong("a namespace has no slash"));
     }
-    let mut keyspace = "default";
+    let mut given = None;
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         match pair.split_once('=') {
-            Some(("keyspace", name)) => keyspace = name,
+            Some(("keyspace", _)) if given.is_some() => return Err(wrong("two keyspaces")),
+            Some(("keyspace", name)) => given = Some(name),
             _ => return Err(wrong(&format!("unknown option {pair:?}"))),
         }
     }
+    let keyspace = given.unwrap_or("default");
     if !is_keyspace(keyspace) {
         return Err(wrong(&format!(
             "a keyspace's name has 1 to {MAX_KEYSPACE} letters, digits, '-', '_' and '.'"
@@ -89,6 +91,7 @@ mod tests {
             "oxia://a:1/x?keyspace=",
             "oxia://a:1/x?keyspace=a/b",
             "oxia://a:1/x?ks=a",
+            "oxia://a:1/x?keyspace=a&keyspace=b",
             "LOCAL",
         ] {
             let error = parse(text).expect_err(text);

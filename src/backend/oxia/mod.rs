@@ -30,6 +30,7 @@ pub mod cluster;
 pub mod in_flight;
 pub mod join;
 pub mod log;
+pub mod longest;
 pub mod members;
 pub mod names;
 pub mod propose;
