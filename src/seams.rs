@@ -29,6 +29,8 @@ pub enum Rule {
     ProvenNotFound,
     /// A renewal that may come too late is logged.
     LogLateRenewal,
+    /// The end of a session that follows right upon a logged renewal does not end the lease.
+    RenewedLives,
     /// An expiry has no effect when the lease has been renewed since it was decided.
     ExpiryRenewals,
     /// An expiry has no effect when the lease has another session than the one that ended.

@@ -3,7 +3,7 @@
 mod support;
 
 use std::net::TcpListener;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::Duration;
 
 use support::{Finished, PATIENCE, Server, exchange, finish, free_port, leaseway};
@@ -98,6 +98,23 @@ fn a_data_directory_that_cannot_be_used_is_named() {
 }
 
 #[test]
+fn a_data_directory_keeps_its_backend() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let file = |name: &str| {
+        std::fs::create_dir_all(dir.path().join("default.etcd")).expect("directory");
+        std::fs::write(dir.path().join("default.etcd").join(name), "").expect("file");
+    };
+    file("gateway.redb");
+    let run = finish(leaseway().current_dir(dir.path()));
+    assert_refused(&run, 1, &["default.etcd holds gateway.redb: it is a gateway's"]);
+    std::fs::remove_file(dir.path().join("default.etcd/gateway.redb")).expect("made");
+    file("keyspace.redb");
+    let place = format!("--backend=oxia://127.0.0.1:{}/default", free_port());
+    let run = finish(leaseway().current_dir(dir.path()).arg(place));
+    assert_refused(&run, 1, &["default.etcd holds keyspace.redb: it has keys of its own"]);
+}
+
+#[test]
 fn a_unix_socket_is_served_and_cleaned_up() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let path = dir.path().join("a.sock");
@@ -133,6 +150,30 @@ fn signals_end_the_process_in_order() {
         assert!(took < Duration::from_secs(5), "{signal}: {took:?}");
         assert!(server.log().contains("\"msg\":\"stopped\""));
     }
+}
+
+#[test]
+fn a_service_manager_is_told() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let path = dir.path().join("notify");
+    let socket = UnixDatagram::bind(&path).expect("a socket");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let told = || {
+        let mut message = [0; 64];
+        let length = socket.recv(&mut message).expect("a datagram in time");
+        String::from_utf8_lossy(&message[..length]).into_owned()
+    };
+    let variable = path.clone();
+    let program = move || {
+        let mut command = leaseway();
+        command.env("NOTIFY_SOCKET", &variable);
+        command
+    };
+    let mut server = Server::start_through(Box::new(program), &[]);
+    assert_eq!(told(), "READY=1");
+    server.signal("TERM");
+    assert_eq!(told(), "STOPPING=1");
+    assert_eq!(server.wait().0, Some(0));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::{LeaseError, Leases};
 use crate::backend::{Ended, Log, SessionId, Sessions};
 use crate::keyspace::command::{LeaseExpire, Op};
 use crate::keyspace::error::Refusal;
+use crate::keyspace::leases::Lease;
 use crate::seams::{Rule, follows};
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +30,9 @@ async fn spawn_in_turn(
 impl<L: Log, S: Sessions> Leases<L, S> {
     /// Logs the end of a lease whose session has ended; returns whether the lease is gone, or has
     /// another session.
+    ///
+    /// If a renewal was logged a moment ago, the end of the session had been decided before it, and
+    /// the client was told that the lease lives: then it is given another session.
     pub(super) async fn expire_lease(
         &self,
         id: i64,
@@ -40,10 +44,24 @@ impl<L: Log, S: Sessions> Leases<L, S> {
                 self.times.forget(session);
                 return Ok(true);
             };
-            let expire = LeaseExpire { id, session, renewals: lease.renewals };
+            let ttl = super::seconds(lease.ttl);
+            let renewed = self.times.since_logged(&lease).filter(|_| follows(Rule::RenewedLives));
+            match renewed {
+                // Too early for the session that was renewed then.
+                Some(since) if since < ttl.mul_f64(0.9) => {
+                    self.rebind(&lease, "its session ended right after a renewal").await?;
+                    continue;
+                }
+                Some(since) if since < ttl => {
+                    tokio::time::sleep(ttl - since).await;
+                    continue;
+                }
+                _ => {}
+            }
+            let Lease { renewals, marker, .. } = lease;
+            let expire = LeaseExpire { id, session, renewals, marker };
             match self.propose(Op::LeaseExpire(expire)).await?.reply {
-                // Ignored when a renewal was logged meanwhile; but the session is gone, so the
-                // lease ends all the same.
+                // Ignored when a renewal was logged meanwhile: looked at again.
                 Ok(_) => {}
                 Err(Refusal::Corrupt) => return Ok(false),
                 Err(refusal) => return Err(refusal.into()),
@@ -78,7 +96,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         self.settled(lease.id, ended.id).await;
         let Some(lease) = lives() else { return };
         // Others may have seen it too; one of us goes first.
-        tokio::time::sleep(self.sessions.turn(lease.id)).await;
+        tokio::time::sleep(self.sessions.turn(lease.id) + self.second_hand(&lease)).await;
         if lives().is_none() {
             return;
         }
@@ -91,6 +109,18 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             }
         }
         on_expired(1);
+    }
+
+    /// A pause for those who were there before this process, if it knows a logged renewal only from
+    /// reading the log at its start: it can't tell how old that is, and would give the lease its time
+    /// again.
+    fn second_hand(&self, lease: &Lease) -> Duration {
+        let since = self.times.since_logged(lease);
+        if since.is_some_and(|since| since >= self.begun.elapsed()) {
+            AGAIN
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// Ends leases without a session when their time is over, until the backend stops.
@@ -133,7 +163,8 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         if self.times.runs(id) {
             return Ok(false);
         }
-        let expire = LeaseExpire { id, session: 0, renewals: lease.renewals };
+        let Lease { renewals, marker, .. } = lease;
+        let expire = LeaseExpire { id, session: 0, renewals, marker };
         let outcome = self.propose(Op::LeaseExpire(expire)).await?;
         Ok(outcome.reply? == crate::keyspace::command::Reply::Lease(true))
     }

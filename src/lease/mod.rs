@@ -9,7 +9,7 @@
 //! Where sessions are shared with other gateways, a lease may have ended while it was renewed: it is
 //! looked at again afterwards. And when so much time has passed since the last acknowledged renewal
 //! that the end may have been decided meanwhile, the renewal is also logged, which makes a decided
-//! expiry void.
+//! expiry void: the lease is given another session.
 //!
 //! Deliberately absent: any list of keys.
 
@@ -38,6 +38,9 @@ use tokio::time::Instant;
 
 /// Longest TTL in seconds that etcd grants.
 pub const MAX_TTL: i64 = 9_000_000_000;
+/// How often a renewal is begun again because the lease was given another session meanwhile.
+const RENEWAL_ATTEMPTS: usize = 4;
+
 /// Why a lease request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
@@ -79,7 +82,7 @@ impl From<SessionError> for LeaseError {
 enum Renewal {
     /// The TTL in seconds, 0 when the lease does not live.
     Done(i64),
-    /// The lease's session has ended.
+    /// The session that the lease had has ended, or the lease has another one now.
     Ended(SessionId),
 }
 
@@ -116,6 +119,7 @@ pub struct Leases<L, S> {
     noting: AtomicBool,
     // Leases with their sessions that were there before this process was.
     inherited: Mutex<BTreeSet<(i64, SessionId)>>,
+    begun: Instant,
 }
 
 fn seconds(ttl: i64) -> Duration {
@@ -133,7 +137,8 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         times: Arc<Times>,
     ) -> Self {
         let (noting, inherited) = (AtomicBool::new(false), Mutex::default());
-        let leases = Self { log, sessions, reader, min_ttl, times, noting, inherited };
+        let begun = Instant::now();
+        let leases = Self { log, sessions, reader, min_ttl, times, noting, inherited, begun };
         leases.inherit();
         leases
     }
@@ -197,7 +202,8 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             return Err(LeaseError::TtlTooLarge);
         }
         if timeout > self.sessions.longest() {
-            let grant = LeaseGrant { id, ttl, session: 0, marker: String::new() };
+            let marker = format!("{:016x}", seams::random::<u64>());
+            let grant = LeaseGrant { id, ttl, session: 0, marker };
             let outcome = self.propose_for(authority, Op::LeaseGrant(grant)).await?;
             outcome.reply?;
             return Ok(Granted { id, ttl, revision: outcome.revision });
@@ -226,6 +232,11 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             }
             Err(error) => return Err(error.into()),
         }
+        // As with a renewal: the heartbeat may have come after the end was decided.
+        let late = self.sessions.shared() && begun.elapsed() >= seconds(ttl).mul_f64(0.9);
+        if late && follows(Rule::LogLateRenewal) && !self.log_renewal(id, session).await? {
+            return Err(LeaseError::TimedOut);
+        }
         self.times.acknowledge(session, begun);
         Ok(Granted { id, ttl, revision: outcome.revision })
     }
@@ -251,27 +262,21 @@ impl<L: Log, S: Sessions> Leases<L, S> {
     /// # Errors
     /// The backend stopped, or did not answer in time.
     pub async fn keep_alive(&self, id: i64) -> Result<i64, LeaseError> {
-        match self.try_keep_alive(id).await? {
-            Renewal::Done(ttl) => Ok(ttl),
-            Renewal::Ended(session) => {
-                // Perhaps when no gateway was there; then it is given a new session.
-                self.settled(id, session).await;
-                match self.reader.leases().session(id).value {
-                    Some((now, _)) if now != session => match self.try_keep_alive(id).await? {
-                        Renewal::Done(ttl) => Ok(ttl),
-                        Renewal::Ended(session) => self.ended(id, session).await,
-                    },
-                    _ => self.ended(id, session).await,
-                }
+        for _ in 0..RENEWAL_ATTEMPTS {
+            let session = match self.try_keep_alive(id).await? {
+                Renewal::Done(ttl) => return Ok(ttl),
+                Renewal::Ended(session) => session,
+            };
+            // Perhaps when no gateway was there; then it is given a new session.
+            self.settled(id, session).await;
+            // Otherwise, perhaps its end is not yet applied: the client must not see its keys any more
+            // once it has been told.
+            self.expire_lease(id, session).await?;
+            if self.reader.leases().session(id).value.is_none_or(|(now, _)| now == session) {
+                return Ok(0);
             }
         }
-    }
-
-    /// A lease's session has ended, but perhaps that is not yet applied: the client must not see its
-    /// keys any more once it has been told.
-    async fn ended(&self, id: i64, session: SessionId) -> Result<i64, LeaseError> {
-        self.expire_lease(id, session).await?;
-        Ok(0)
+        Err(LeaseError::TimedOut)
     }
 
     async fn try_keep_alive(&self, id: i64) -> Result<Renewal, LeaseError> {
@@ -285,7 +290,8 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         let Some((session, ttl)) = found.value else { return Ok(Renewal::Done(0)) };
         self.reader.view().durable(found.position).await;
         if session == 0 {
-            return self.log_renewal(id, session, ttl).await.map(Renewal::Done);
+            let renewed = self.log_renewal(id, session).await?;
+            return Ok(Renewal::Done(if renewed { ttl } else { 0 }));
         }
         let sent = Instant::now();
         match self.sessions.keep_alive(session).await {
@@ -295,15 +301,15 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         }
         let mut logged = leases.has_notes(id) || self.noting.load(Ordering::SeqCst);
         if self.sessions.shared() {
-            if leases.session(id).value.map(|(session, _)| session) != Some(session) {
-                return Ok(Renewal::Done(0));
+            if leases.session(id).value.is_none_or(|(now, _)| now != session) {
+                return Ok(Renewal::Ended(session));
             }
             logged |=
                 !self.times.renewed_in_time(session, seconds(ttl)) && follows(Rule::LogLateRenewal);
         }
         // A noted remaining time must not outlive the renewal, or a restart would shorten it.
-        if logged && self.log_renewal(id, session, ttl).await? == 0 {
-            return Ok(Renewal::Done(0));
+        if logged && !self.log_renewal(id, session).await? {
+            return Ok(Renewal::Ended(session));
         }
         if self.sessions.shared() {
             self.times.acknowledge(session, sent);
@@ -311,9 +317,10 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         Ok(Renewal::Done(ttl))
     }
 
-    async fn log_renewal(&self, id: i64, session: SessionId, ttl: i64) -> Result<i64, LeaseError> {
+    /// Logs a renewal; returns whether the lease still has the session.
+    async fn log_renewal(&self, id: i64, session: SessionId) -> Result<bool, LeaseError> {
         let outcome = self.propose(Op::LeaseRenewed(LeaseRenewed { id, session })).await?;
-        Ok(if outcome.reply == Ok(Reply::Lease(true)) { ttl } else { 0 })
+        Ok(outcome.reply == Ok(Reply::Lease(true)))
     }
 
     /// What is known of a lease; `None` when it does not live.

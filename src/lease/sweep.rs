@@ -107,14 +107,14 @@ impl<L: Log, S: Sessions> Leases<L, S> {
     }
 
     async fn look_after(self: Arc<Self>, lease: Lease, spare: bool) -> Result<(), LeaseError> {
-        if spare && !lease.spared && self.rebind(&lease).await? {
+        if spare && !lease.spared && self.rebind(&lease, "no gateway could renew it").await? {
             return Ok(());
         }
         self.expire_lease(lease.id, lease.session).await.map(|_| ())
     }
 
     /// Gives a lease a new session; returns whether it, or another, has it now.
-    async fn rebind(&self, lease: &Lease) -> Result<bool, LeaseError> {
+    pub(super) async fn rebind(&self, lease: &Lease, why: &str) -> Result<bool, LeaseError> {
         let created = self.sessions.create(seconds(lease.ttl)).await?;
         let rebind = LeaseRebind {
             id: lease.id,
@@ -125,10 +125,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         };
         let outcome = self.propose(Op::LeaseRebind(rebind)).await?;
         if outcome.reply == Ok(Reply::Lease(true)) {
-            tracing::info!(
-                lease = lease.id,
-                "no gateway could renew it; it has its whole time again"
-            );
+            tracing::info!(lease = lease.id, "{why}; it has its whole time again");
             return Ok(true);
         }
         self.sessions.close(created.id).await?;

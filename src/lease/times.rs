@@ -3,11 +3,11 @@
 //! - Of leases without a session: when their time is over, measured from when their last renewal
 //!   was applied here, never before it was logged. Every gateway measures for itself.
 //! - Of leases whose session is shared: when this gateway sent the last heartbeat that it has
-//!   acknowledged to a client.
+//!   acknowledged to a client, and when it saw the lease's last renewal in the log.
 
 use crate::backend::local::sessions::LocalSessions;
 use crate::backend::{SessionId, Sessions};
-use crate::keyspace::leases::LeaseTable;
+use crate::keyspace::leases::{Lease, LeaseTable};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,6 +20,8 @@ const REMEMBERED: usize = 10_000;
 #[derive(Debug)]
 pub struct Times {
     unkept: LocalSessions,
+    // Leases with their sessions, since when their last logged renewal is known.
+    logged: Mutex<HashMap<i64, (SessionId, Instant)>>,
     acknowledged: Mutex<Acknowledged>,
 }
 
@@ -36,7 +38,11 @@ fn key(lease: i64) -> SessionId {
 impl Times {
     /// Knows nothing yet.
     pub fn new() -> Self {
-        Self { unkept: LocalSessions::new(Duration::MAX), acknowledged: Mutex::default() }
+        Self {
+            unkept: LocalSessions::new(Duration::MAX),
+            logged: Mutex::default(),
+            acknowledged: Mutex::default(),
+        }
     }
 
     /// Starts the time of a lease without a session.
@@ -44,14 +50,27 @@ impl Times {
         self.unkept.restore(key(lease), time, time);
     }
 
-    /// Takes note of leases without a session that were granted, renewed or ended.
+    /// Takes note of leases that were granted, renewed or ended in the log.
     pub fn note(&self, changed: &[i64], leases: &LeaseTable) {
         for &id in changed {
-            match leases.get(id).value.filter(|lease| lease.session == 0) {
-                Some(lease) => self.start(id, super::seconds(lease.ttl)),
-                None => self.unkept.drop(key(id)),
+            let lease = leases.get(id).value;
+            match &lease {
+                Some(lease) if lease.session == 0 => self.start(id, super::seconds(lease.ttl)),
+                _ => self.unkept.drop(key(id)),
             }
+            let mut logged = self.logged.lock();
+            match lease.filter(|lease| lease.session != 0 && lease.renewals > 0 && !lease.spared) {
+                Some(lease) => logged.insert(id, (lease.session, Instant::now())),
+                None => logged.remove(&id),
+            };
         }
+    }
+
+    /// How long it is known here that a lease was renewed in the log; `None` if it never was with its
+    /// present session.
+    pub fn since_logged(&self, lease: &Lease) -> Option<Duration> {
+        let found = self.logged.lock().get(&lease.id).copied();
+        found.filter(|(session, _)| *session == lease.session).map(|(_, at)| at.elapsed())
     }
 
     /// The next leases whose time is over, at most `most`. Each is told once for each start.

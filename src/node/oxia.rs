@@ -10,6 +10,7 @@ use crate::backend::oxia::checkpoint::pin::Pin;
 use crate::backend::oxia::client::{Client, Config as ClientConfig, RECORD_BYTES_MAX};
 use crate::backend::oxia::cluster::ClusterShard;
 use crate::backend::oxia::log::{self, OxiaLog};
+use crate::backend::oxia::longest;
 use crate::backend::oxia::members;
 use crate::backend::oxia::names::Names;
 use crate::backend::oxia::sessions::{self, OxiaSessions};
@@ -28,7 +29,7 @@ use crate::keyspace::reader::Reader;
 use crate::keyspace::view::View;
 use crate::lease::times::Times;
 use crate::lease::{Leases, time_at_start};
-use crate::node::{Node, RAFT_TERM};
+use crate::node::{Node, RAFT_TERM, STORE};
 use crate::storage::redb_engine::RedbEngine;
 use crate::storage::{Engine, StorageError};
 use crate::telemetry::Metrics;
@@ -43,11 +44,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// The cache's file in the data directory; made anew by each process.
-const CACHE: &str = "gateway.redb";
+pub(super) const CACHE: &str = "gateway.redb";
 /// Largest request in bytes: the rest of a log record is left to what surrounds it.
 const MAX_REQUEST_BYTES: usize = RECORD_BYTES_MAX - (1 << 20);
-/// Longest session of an unmodified Oxia server.
-const LONGEST_SESSION: Duration = Duration::from_secs(300);
 /// How often is looked whether a checkpoint is due.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -65,6 +64,8 @@ pub(super) async fn open(
             config.limits.max_request_bytes
         ));
     }
+    dir.refuse_with(STORE, "it has keys of its own, which a gateway would not serve")
+        .map_err(|error| error.to_string())?;
     let names = Names::new(&place.keyspace);
     let client = ClientConfig::new(
         place.seeds.clone(),
@@ -143,6 +144,8 @@ async fn start<S: Shard>(
     for lease in shared.leases.all().value.iter().filter(|lease| lease.session == 0) {
         times.start(lease.id, time_at_start(lease));
     }
+    let kept = shared.leases.all().value.into_iter().filter(|lease| lease.session != 0);
+    times.note(&kept.map(|lease| lease.id).collect::<Vec<_>>(), &shared.leases);
     let member_id = member.member_id;
     let (timed, told) = (times.clone(), failed.clone());
     let (settled, is_settled) = watch::channel(false);
@@ -176,6 +179,11 @@ async fn start<S: Shard>(
     };
     let keeping_view = view.clone();
     let identity = Identity { cluster_id: founded.cluster_id, member_id, raft_term: RAFT_TERM };
+    let maximum = longest_session(config);
+    let longest = longest::longest(&*shard, maximum).await;
+    if longest != longest::USUAL {
+        tracing::info!(seconds = longest.as_secs(), "longest session that is used");
+    }
     let sessions = Arc::new(OxiaSessions::new(sessions::Parts {
         shard: shard.clone(),
         names: names.clone(),
@@ -185,8 +193,8 @@ async fn start<S: Shard>(
         membership: log.membership(),
         duty,
         settled,
-        maximum: longest_session(config),
-        longest: LONGEST_SESSION,
+        maximum,
+        longest,
     }));
     let leases = Leases::new(log.clone(), sessions, reader.clone(), config.lease.min_ttl_s, times);
     let leases = Arc::new(leases);

@@ -222,7 +222,7 @@ fn command_of(action: &Action) -> Option<Command> {
         Action::Revoke(id) => Op::LeaseRevoke(LeaseRevoke { id }),
         Action::Alarm { raise, member, alarm } => Op::Alarm(AlarmChange { raise, member, alarm }),
         Action::Inner(Inner::Expire { id, session, renewals }) => {
-            Op::LeaseExpire(LeaseExpire { id, session, renewals })
+            Op::LeaseExpire(LeaseExpire { id, session, renewals, marker: String::new() })
         }
         Action::Inner(Inner::Renewed { id, session }) => {
             Op::LeaseRenewed(LeaseRenewed { id, session })

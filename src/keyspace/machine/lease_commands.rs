@@ -1,8 +1,8 @@
 //! What the commands about leases do.
 //!
 //! Expiry, renewal and a new session are conditional: they name the session, and the number of
-//! renewals that had been logged, as whoever proposed them knew them. If either is different by then,
-//! nothing happens.
+//! renewals that had been logged, as whoever proposed them knew them, and an expiry the marker as well.
+//! If any is different by then, nothing happens.
 
 use super::{Applying, Machine};
 use crate::keyspace::command::{
@@ -56,6 +56,7 @@ impl Machine {
         let current = self.shared.leases.get(expire.id).value.is_some_and(|lease| {
             (lease.session == expire.session || !follows(Rule::ExpirySession))
                 && (lease.renewals == expire.renewals || !follows(Rule::ExpiryRenewals))
+                && lease.marker == expire.marker
         });
         if current {
             self.end_lease(staging, expire.id);
@@ -114,8 +115,9 @@ impl Machine {
     }
 }
 
+/// Leases whose time, or whose logged renewals, the gateways keep in mind.
 fn note_time(staging: &mut Staging, lease: &Lease) {
-    if lease.session == 0 {
+    if lease.session == 0 || lease.renewals > 0 {
         staging.timed.push(lease.id);
     }
 }

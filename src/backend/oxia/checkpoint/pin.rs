@@ -3,6 +3,7 @@
 use crate::backend::oxia::join::TIMEOUT;
 use crate::backend::oxia::names::{Names, hex};
 use crate::backend::oxia::shard::{Shard, ShardError};
+use crate::seams;
 use leaseway_proto::log::Member;
 use prost::Message;
 use std::sync::Arc;
@@ -40,7 +41,7 @@ impl<S: Shard> Pin<S> {
     }
 
     async fn try_set(shard: &Arc<S>, names: &Names, member: &Member) -> Result<Self, ShardError> {
-        let id = rand::random();
+        let id = seams::random();
         let name = names.loader(id);
         let session = shard.create_session(TIMEOUT, hex(id)).await?;
         let member = Member { applied: 0, ..member.clone() };

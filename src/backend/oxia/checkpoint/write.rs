@@ -4,6 +4,7 @@ use super::format::{FORMAT, Packer, fingerprint, gateways, seal, unseal};
 use crate::backend::oxia::names::Names;
 use crate::backend::oxia::shard::{Expected, Shard, ShardError};
 use crate::keyspace::gateways::Gateways;
+use crate::seams;
 use crate::storage::tables::meta;
 use crate::storage::{Snapshot, StorageError};
 use bytes::Bytes;
@@ -78,7 +79,7 @@ impl<S: Shard> Writer<'_, S> {
         };
         let mut head = CheckpointHead {
             format: FORMAT,
-            folder: format!("{:020}.{:016x}", state.position, rand::random::<u64>()),
+            folder: format!("{:020}.{:016x}", state.position, seams::random::<u64>()),
             position: state.position,
             incarnation: Bytes::copy_from_slice(&founded.incarnation),
             log_bytes: gateways.log_bytes,

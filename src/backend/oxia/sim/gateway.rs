@@ -5,17 +5,20 @@ use super::shard::SimShard;
 use super::world::World;
 use crate::backend::Duty;
 use crate::backend::local::log::Publish;
+use crate::backend::oxia::checkpoint::format;
+use crate::backend::oxia::checkpoint::keep::{self, keep};
+use crate::backend::oxia::checkpoint::load::Loader;
+use crate::backend::oxia::checkpoint::pin::Pin;
 use crate::backend::oxia::log::{self, OxiaLog};
 use crate::backend::oxia::members;
 use crate::backend::oxia::names::Names;
 use crate::backend::oxia::sessions::{self, OxiaSessions};
 use crate::keyspace::event::{RevisionEvents, Visible};
-use crate::keyspace::gateways::Gateways;
 use crate::keyspace::load::load;
 use crate::keyspace::reader::Reader;
 use crate::keyspace::view::View;
-use crate::lease::Leases;
 use crate::lease::times::Times;
+use crate::lease::{Leases, time_at_start};
 use crate::storage::Engine;
 use leaseway_proto::log::Member;
 use std::sync::{Arc, OnceLock};
@@ -114,13 +117,30 @@ async fn serve(
     serving: Arc<OnceLock<Arc<Serving>>>,
 ) {
     let names = Names::new("sim");
-    let engine: Arc<dyn Engine> = Arc::new(MapEngine::default());
+    let member = Member { member_id: number as u64 + 1, ..Member::default() };
+    let pin = Pin::set(shard.clone(), &names, &member).await;
+    let loader = Loader { shard: &shard, names: &names, pin: &pin, progress: &|_, _| {} };
+    let make = || Ok(Arc::new(MapEngine::default()) as Arc<dyn Engine>);
+    let engine = match loader.load(make).await {
+        Ok(engine) => engine,
+        Err(error) => {
+            return world.lock().oracle.violate(format!("gateway {number} cannot load: {error}"));
+        }
+    };
     let snapshot = engine.snapshot().expect("a map");
-    let machine = load(&*snapshot, &mut |_| {}).expect("an empty store");
+    let machine = load(&*snapshot, &mut |_| {}).expect("a whole checkpoint");
+    let gateways = format::gateways(&*snapshot).expect("a whole checkpoint");
+    world.lock().note("loaded", number as u64, machine.published().position);
     let view = Arc::new(View::new(machine.published()));
     let shared = machine.shared().clone();
     let reader = Reader::new(shared.clone(), engine.clone(), view.clone());
     let times = Arc::new(Times::new());
+    for lease in shared.leases.all().value {
+        match lease.session {
+            0 => times.start(lease.id, time_at_start(&lease)),
+            _ => times.note(&[lease.id], &shared.leases),
+        }
+    }
     let timed = times.clone();
     let (settled, is_settled) = watch::channel(false);
     let (told_duty, duty) = watch::channel(Duty::Unknown);
@@ -130,16 +150,18 @@ async fn serve(
         shard: shard.clone(),
         names: names.clone(),
         machine,
-        gateways: Gateways::default(),
-        engine,
+        gateways,
+        engine: engine.clone(),
         view: view.clone(),
         publish: Box::new(Publisher { world: world.clone(), gateway: number }),
         on_timed: Box::new(move |leases| timed.note(leases, &shared.leases)),
-        member: Member { member_id: number as u64 + 1, ..Member::default() },
+        member,
         settled: is_settled,
         on_stop: Box::new(move |reason| {
             let mut world = stopped.lock();
-            if !world.links[link].dead {
+            if reason.contains("the next start loads a newer checkpoint") {
+                world.links[link].left_behind = true;
+            } else if !world.links[link].dead {
                 world.oracle.violate(format!("gateway {number} stopped: {reason}"));
             }
         }),
@@ -150,11 +172,12 @@ async fn serve(
     if log.joined().await.is_err() {
         return;
     }
+    pin.release().await;
     let sessions = Arc::new(OxiaSessions::new(sessions::Parts {
         shard: shard.clone(),
         names: names.clone(),
         barriers: log.barriers(),
-        view,
+        view: view.clone(),
         gateways: log.gateways(),
         membership: log.membership(),
         duty,
@@ -166,6 +189,16 @@ async fn serve(
     tasks.spawn(leases.clone().run_expiry(|_| {}));
     tasks.spawn(leases.clone().run_unkept_expiry(|_| {}));
     tasks.spawn(leases.clone().run_sweeps());
+    let membership = log.membership();
+    let log_bytes = world.lock().checkpoint_bytes;
+    tasks.spawn(keep(Arc::new(keep::Parts {
+        shard: shard.clone(),
+        names: names.clone(),
+        engine,
+        view,
+        me: Box::new(move || membership.borrow().as_ref().map(|me| me.id)),
+        settings: keep::Settings { log_bytes, interval: Duration::from_millis(300) },
+    })));
     tasks.spawn(members::run(members::Parts { shard, names, log: log.clone(), duty: told_duty }));
     world.lock().note("serves", number as u64, 0);
     // It is set once only: here.

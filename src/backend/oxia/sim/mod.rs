@@ -48,6 +48,8 @@ struct Scenario {
     long: bool,
     /// Session ids are given out again.
     forgets_ids: bool,
+    /// Growth of the log in bytes after which there is a checkpoint.
+    checkpoint_bytes: u64,
     faults: Faults,
 }
 
@@ -80,6 +82,7 @@ const LOG: Scenario = Scenario {
     lessees: 0,
     long: false,
     forgets_ids: false,
+    checkpoint_bytes: u64::MAX,
     faults: ROUGH,
 };
 
@@ -89,12 +92,26 @@ const LEASES: Scenario = Scenario {
     time: Duration::from_secs(12),
     writers: 0,
     lessees: 3,
-    faults: Faults { leads: Duration::from_secs(8), pauses: Duration::from_secs(6), ..ROUGH },
+    faults: Faults {
+        leads: Duration::from_secs(8),
+        pauses: Duration::from_secs(6),
+        ending: Duration::from_millis(400),
+        ..ROUGH
+    },
     ..LOG
 };
 
 /// Leases above the longest session.
 const LONG: Scenario = Scenario { long: true, time: Duration::from_secs(20), ..LEASES };
+
+/// Writes and reads with a log that is trimmed all the time, while gateways come and go.
+const CHECKPOINTS: Scenario = Scenario {
+    gateways: 3,
+    time: Duration::from_secs(12),
+    checkpoint_bytes: 3_000,
+    faults: Faults { kills: Duration::from_secs(2), ..ROUGH },
+    ..LOG
+};
 
 /// Everything at once, ends of sessions that nobody is told of included.
 const ALL: Scenario = Scenario {
@@ -103,6 +120,7 @@ const ALL: Scenario = Scenario {
     lessees: 2,
     long: true,
     forgets_ids: true,
+    checkpoint_bytes: 20_000,
     faults: Faults { notice_lost: 200, ..LEASES.faults },
     ..LEASES
 };
@@ -127,7 +145,11 @@ fn run(seed: u64, scenario: Scenario, without: Option<Rule>) -> Ran {
 
 async fn simulate(seed: u64, scenario: Scenario) -> Ran {
     let world = World::new(seed, scenario.faults);
-    world.lock().forgets_ids = scenario.forgets_ids;
+    {
+        let mut world = world.lock();
+        world.forgets_ids = scenario.forgets_ids;
+        world.checkpoint_bytes = scenario.checkpoint_bytes;
+    }
     let gateways = (0..scenario.gateways).map(|number| Gateway::start(&world, number)).collect();
     let field =
         Arc::new(Field { world: world.clone(), gateways: parking_lot::Mutex::new(gateways) });
@@ -148,10 +170,12 @@ async fn play(seed: u64, scenario: Scenario, field: &Arc<Field>) {
     let ticking = field.world.clone();
     background.spawn(async move {
         loop {
-            sleep(5 * MS).await;
+            let calm = ticking.lock().is_calm;
+            sleep(if calm { 25 * MS } else { 5 * MS }).await;
             ticking.lock().tick();
         }
     });
+    background.spawn(revive(field.clone()));
     background.spawn(trouble(field.clone()));
     let until = Instant::now() + scenario.time;
     let mut clients = JoinSet::new();
@@ -172,6 +196,20 @@ async fn play(seed: u64, scenario: Scenario, field: &Arc<Field>) {
     }
     let lossy = scenario.faults.notice_lost > 0 || scenario.faults.kills != Duration::MAX;
     settle(field, lossy).await;
+}
+
+/// Starts gateways again that were left behind by the log, as whoever supervises processes does.
+async fn revive(field: Arc<Field>) {
+    loop {
+        sleep(100 * MS).await;
+        let mut gateways = field.gateways.lock();
+        for at in 0..gateways.len() {
+            if field.world.lock().links[gateways[at].shard.link()].left_behind {
+                gateways[at].kill(&field.world);
+                gateways[at] = Gateway::start(&field.world, at);
+            }
+        }
+    }
 }
 
 /// Makes trouble, until everything is calm.
@@ -230,37 +268,45 @@ async fn settle(field: &Arc<Field>, lossy: bool) {
         }
         sleep(100 * MS).await;
     }
-    let gateways = field.gateways.lock().clone();
-    for (number, gateway) in gateways.iter().enumerate() {
-        let end = Instant::now() + 30 * SECOND;
-        let serving = loop {
-            match gateway.serving() {
-                Some(serving) => break serving,
-                None if Instant::now() >= end => {
-                    return violate(format!("gateway {number} does not serve"));
-                }
-                None => sleep(50 * MS).await,
-            }
-        };
-        loop {
-            if serving.log.barrier().await.is_err() {
-                return violate(format!("gateway {number} has no barrier"));
-            }
-            let world = field.world.lock();
-            if serving.reader.view().now().position == world.oracle.position {
-                break;
-            }
-        }
-        let (own, truth) = {
-            let world = field.world.lock();
-            (Oracle::digest(&serving.reader), Oracle::digest(&world.oracle.reader))
-        };
-        let known = |gateways: &Gateways| -> Vec<_> { gateways.known.keys().copied().collect() };
-        let members = known(&serving.log.gateways().borrow());
-        if own != truth || members != known(field.world.lock().oracle.gateways()) {
-            return violate(format!("gateway {number} holds {own}, not {truth}"));
+    let count = field.gateways.lock().len();
+    for number in 0..count {
+        if let Err(what) = agrees(field, number).await {
+            return violate(what);
         }
     }
+}
+
+/// Waits until a gateway serves and has applied everything; then it has to hold what is true.
+async fn agrees(field: &Arc<Field>, number: usize) -> Result<(), String> {
+    let end = Instant::now() + 30 * SECOND;
+    let serving = loop {
+        if Instant::now() >= end {
+            return Err(format!("gateway {number} does not serve"));
+        }
+        // One that was left behind is another one a moment later.
+        let gateway = field.gateways.lock()[number].clone();
+        let Some(serving) = gateway.serving() else {
+            sleep(50 * MS).await;
+            continue;
+        };
+        if !matches!(timeout(SECOND, serving.log.barrier()).await, Ok(Ok(()))) {
+            sleep(50 * MS).await;
+            continue;
+        }
+        if serving.reader.view().now().position == field.world.lock().oracle.position {
+            break serving;
+        }
+    };
+    let (own, truth) = {
+        let world = field.world.lock();
+        (Oracle::digest(&serving.reader), Oracle::digest(&world.oracle.reader))
+    };
+    let known = |gateways: &Gateways| -> Vec<_> { gateways.known.keys().copied().collect() };
+    let members = known(&serving.log.gateways().borrow());
+    if own != truth || members != known(field.world.lock().oracle.gateways()) {
+        return Err(format!("gateway {number} holds {own}, not {truth}"));
+    }
+    Ok(())
 }
 
 fn seeds(few: u64) -> u64 {
@@ -299,6 +345,11 @@ fn leases_above_the_longest_session() {
 }
 
 #[test]
+fn checkpoints_and_a_log_that_is_trimmed() {
+    check("CHECKPOINTS", CHECKPOINTS, 20);
+}
+
+#[test]
 fn everything_at_once() {
     check("ALL", ALL, 8);
 }
@@ -306,7 +357,7 @@ fn everything_at_once() {
 #[test]
 fn the_same_seed_gives_the_same_run() {
     for seed in 0..2 {
-        for scenario in [LOG, LEASES, LONG, ALL] {
+        for scenario in [LOG, LEASES, LONG, CHECKPOINTS, ALL] {
             let first = run(seed, scenario, None);
             assert!(first.records > 5, "hardly anything happened: {first:?}");
             assert_eq!(first, run(seed, scenario, None), "seed {seed} of {scenario:?}");

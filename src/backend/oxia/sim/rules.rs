@@ -23,6 +23,22 @@ fn needed(rule: Rule, scenario: Scenario, most: u64) {
 
 const LATE: Faults = Faults { late: 120, late_by: Duration::from_millis(300), lost: 60, ..ROUGH };
 
+/// One gateway, so that it has sent most of a lease's heartbeats itself and logs few renewals; leaders that
+/// are deposed often, and stay for long.
+const DEPOSED: Scenario = Scenario {
+    gateways: 1,
+    lessees: 5,
+    faults: Faults {
+        leads: Duration::from_secs(3),
+        deposed: Duration::from_secs(5),
+        kills: Duration::MAX,
+        pauses: Duration::MAX,
+        ending: Duration::ZERO,
+        ..ROUGH
+    },
+    ..LEASES
+};
+
 #[test]
 fn numbers() {
     needed(Rule::Numbers, Scenario { faults: LATE, ..LOG }, MOST);
@@ -46,12 +62,7 @@ fn proven_tip() {
 
 #[test]
 fn heartbeat_barrier() {
-    needed(Rule::HeartbeatBarrier, LEASES, MOST);
-}
-
-#[test]
-fn proven_not_found() {
-    needed(Rule::ProvenNotFound, LEASES, MOST);
+    needed(Rule::HeartbeatBarrier, DEPOSED, MOST);
 }
 
 #[test]
@@ -63,4 +74,14 @@ fn expiry_renewals() {
 fn marker() {
     let scenario = Scenario { forgets_ids: true, ..LEASES };
     needed(Rule::Marker, scenario, MOST);
+}
+
+#[test]
+fn renewed_lives() {
+    needed(Rule::RenewedLives, LEASES, MOST);
+}
+
+#[test]
+fn log_late_renewal() {
+    needed(Rule::LogLateRenewal, LEASES, MOST);
 }

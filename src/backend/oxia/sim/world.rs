@@ -168,6 +168,8 @@ pub struct Link {
     pub dead: bool,
     /// Stands still until then.
     pub paused: Instant,
+    /// Found that the log was trimmed beyond what it has applied, and waits to be started again.
+    pub left_behind: bool,
     /// Told when it is killed.
     pub killed: Arc<Notify>,
     believes: u64,
@@ -197,6 +199,8 @@ pub struct Inner {
     pub seen: i64,
     /// Session ids are given out again.
     pub forgets_ids: bool,
+    /// Growth of the log after which there is a checkpoint.
+    pub checkpoint_bytes: u64,
     /// Nothing goes wrong any more.
     pub is_calm: bool,
     begun: Instant,
@@ -231,6 +235,7 @@ impl World {
             oracle: Oracle::new(),
             seen: 0,
             forgets_ids: false,
+            checkpoint_bytes: u64::MAX,
             is_calm: false,
             begun: now,
             trace: std::hash::DefaultHasher::new(),
@@ -285,6 +290,7 @@ impl Inner {
         let now = Instant::now();
         self.links.push(Link {
             dead: false,
+            left_behind: false,
             paused: now,
             killed: Arc::default(),
             believes: self.term,
