@@ -335,7 +335,8 @@ impl Ports {
     }
 }
 
-/// First line of `binary --version`.
+/// What `binary --version` calls itself: its own line where it has one, beside that of the etcd it is
+/// compatible with.
 pub fn version(binary: &Path) -> Result<String> {
     let output = std::process::Command::new(binary)
         .arg("--version")
@@ -343,7 +344,8 @@ pub fn version(binary: &Path) -> Result<String> {
         .with_context(|| format!("running {} --version", binary.display()))?;
     ensure!(output.status.success(), "{} --version: {}", binary.display(), output.status);
     let text = String::from_utf8_lossy(&output.stdout);
-    Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+    let own = text.lines().find(|line| line.starts_with("Leaseway"));
+    Ok(own.or_else(|| text.lines().next()).unwrap_or_default().trim().to_owned())
 }
 
 /// Blocks in use below `path`. A write-ahead log is preallocated, and sparse files are cheaper

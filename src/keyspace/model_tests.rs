@@ -8,7 +8,7 @@ use super::machine::Machine;
 use super::reader::Reader;
 use super::staging::Staging;
 use super::view::View;
-use crate::backend::local::recover::{self, log_group, recover};
+use crate::backend::local::recover::{self, make_room, recover};
 use crate::backend::local::wal::{Files, Wal};
 use crate::storage::behind::Behind;
 use crate::storage::power_cut::Disk;
@@ -78,13 +78,24 @@ impl Driven {
         let logged: Vec<Command> = changed.map(|(command, _)| command.clone()).collect();
         let known = self.view.now().visible.compacted;
         self.machine.compaction_step(&mut staging, known)?;
-        if !logged.is_empty() {
-            let entry = self.wal.entry(staging.position, logged.clone());
-            log_group(&mut self.wal, &*self.engine, &entry)?;
+        if logged.is_empty() {
+            self.machine.finish_group(&mut staging, false);
+            self.engine.commit(&staging.finish().0, Durability::Deferred)?;
+        } else {
+            let position = staging.position;
+            let entry = self.wal.entry(position, logged);
+            make_room(&mut self.wal, &*self.engine, &entry)?;
+            self.machine.finish_group(&mut staging, true);
+            let batch = staging.finish().0;
+            // Both are done at once; whichever is first must not matter.
+            if position.is_multiple_of(2) {
+                self.wal.append(&entry)?;
+                self.engine.commit(&batch, Durability::Deferred)?;
+            } else {
+                self.engine.commit(&batch, Durability::Deferred)?;
+                self.wal.append(&entry)?;
+            }
         }
-        self.machine.finish_group(&mut staging, !logged.is_empty());
-        let (batch, _) = staging.finish();
-        self.engine.commit(&batch, Durability::Deferred)?;
         self.view.publish(self.machine.published());
         Ok(outcomes)
     }

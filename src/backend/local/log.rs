@@ -1,16 +1,17 @@
 //! The local log: a queue, one thread that applies, one sync per group.
 //!
 //! While a sync is under way, everything that arrives queues for the next group; nothing waits on
-//! a timer. Per group the thread: applies each command to a staging, writes the commands that changed
-//! something to the log file and syncs it, commits the staging to the store, publishes the new
-//! state, hands the events to the watchers, and only then answers. The store itself is made durable when a
+//! a timer. Per group the thread: applies each command to a staging, lets the commands that changed
+//! something be written to the log file and synced ([`super::logger`]) while it commits the staging to the
+//! store, publishes the new state, hands the events to the watchers, and only then answers. The store itself is made durable when a
 //! log file is full, while groups go on into the other one, and when the process ends. Compaction proceeds in bounded steps that
 //! ride on the groups.
 //!
 //! If storage fails, nothing of the group is answered, and the process is told to stop: what is on
 //! disk is then no longer known.
 
-use super::recover::{checkpoint, log_group};
+use super::logger::Logger;
+use super::recover::{checkpoint, make_room};
 use super::wal::Wal;
 use crate::backend::{Log, Pending, ProposeError};
 use crate::keyspace::command::{Command, Outcome};
@@ -109,7 +110,22 @@ impl LocalLog {
         let (queue, requests) = mpsc::channel(QUEUE);
         let (told, finished) = watch::channel(parts.machine.compaction_finished());
         let stats = Arc::new(LogStats::default());
-        let applier = Applier { parts, requests, told, shrinks: Vec::new(), stats: stats.clone() };
+        let Parts { machine, wal, engine, view, publish, on_failure, on_commit } = parts;
+        let logger = Logger::start(wal)?;
+        let (shrinks, told_stats) = (Vec::new(), stats.clone());
+        let applier = Applier {
+            machine,
+            logger,
+            engine,
+            view,
+            publish,
+            on_failure,
+            on_commit,
+            requests,
+            told,
+            shrinks,
+            stats: told_stats,
+        };
         let thread =
             std::thread::Builder::new().name("apply".into()).spawn(move || applier.run())?;
         Ok((Self { queue, finished, stats }, thread))
@@ -165,7 +181,13 @@ impl Log for LocalLog {
 }
 
 struct Applier {
-    parts: Parts,
+    machine: Machine,
+    logger: Logger,
+    engine: Arc<dyn Engine>,
+    view: Arc<View>,
+    publish: Box<dyn Publish>,
+    on_failure: OnFailure,
+    on_commit: OnCommit,
     requests: mpsc::Receiver<Request>,
     told: watch::Sender<i64>,
     /// Who waits for the store to be shrunk, and since when.
@@ -197,25 +219,25 @@ impl Applier {
         };
         // Nobody gets an answer from here on.
         self.requests.close();
-        (self.parts.on_failure)(&error);
+        (self.on_failure)(&error);
     }
 
     /// Collects, applies, commits, publishes and answers one group. Returns whether to go on.
     fn group(&mut self) -> Result<bool, StorageError> {
-        let compacting = self.parts.machine.compacting();
+        let compacting = self.machine.compacting();
         let first =
             if compacting { self.requests.try_recv().ok() } else { self.requests.blocking_recv() };
         if first.is_none() && !compacting {
             return Ok(false);
         }
-        let snapshot = self.parts.engine.snapshot()?;
-        let mut staging = Staging::new(snapshot, self.parts.machine.next_position());
+        let snapshot = self.engine.snapshot()?;
+        let mut staging = Staging::new(snapshot, self.machine.next_position());
         let mut group = Group::default();
         self.apply_all(first, &mut staging, &mut group)?;
-        let known = self.parts.view.now().visible.compacted;
-        self.parts.machine.compaction_step(&mut staging, known)?;
+        let known = self.view.now().visible.compacted;
+        self.machine.compaction_step(&mut staging, known)?;
         self.commit(staging, std::mem::take(&mut group.commands))?;
-        let finished = self.parts.machine.compaction_finished();
+        let finished = self.machine.compaction_finished();
         self.told.send_if_modified(|told| std::mem::replace(told, finished) != finished);
         for (answer, outcome) in group.answers {
             // Whoever gave up waiting is not told; the command stands.
@@ -227,7 +249,7 @@ impl Applier {
 
     /// Shrinks the store for those who asked, unless there is a compaction to wait for.
     fn shrink(&mut self) -> Result<(), StorageError> {
-        let compacting = self.parts.machine.compacting();
+        let compacting = self.machine.compacting();
         let due = |asked: &Instant| !compacting || asked.elapsed() >= COMPACTION_WAIT;
         // Whoever gave up waiting needs none.
         self.shrinks.retain(|(done, _)| !done.is_closed());
@@ -235,7 +257,7 @@ impl Applier {
             return Ok(());
         }
         self.checkpoint()?;
-        let shrunk = match self.parts.engine.shrink() {
+        let shrunk = match self.engine.shrink() {
             Ok(()) => true,
             Err(StorageError::Busy) => false,
             Err(error) => return Err(error),
@@ -260,7 +282,7 @@ impl Applier {
             match request {
                 Request::Propose(Proposal { command, answer }) => {
                     bytes += command.encoded_len();
-                    let outcome = self.parts.machine.apply(staging, &command)?;
+                    let outcome = self.machine.apply(staging, &command)?;
                     if outcome.reply.is_err() {
                         self.stats.refused.fetch_add(1, Ordering::Relaxed);
                     }
@@ -283,35 +305,36 @@ impl Applier {
     }
 
     fn commit(&mut self, mut staging: Staging, commands: Vec<Command>) -> Result<(), StorageError> {
-        let parts = &mut self.parts;
         if commands.is_empty() && staging.is_empty() {
             return Ok(());
         }
         let started = Instant::now();
-        if !commands.is_empty() {
-            let entry = parts.wal.entry(staging.position, commands);
-            log_group(&mut parts.wal, &*parts.engine, &entry)?;
-            parts.machine.finish_group(&mut staging, true);
+        let (events, synced) = if commands.is_empty() {
+            self.machine.finish_group(&mut staging, false);
+            let (batch, events) = staging.finish();
+            self.engine.commit(&batch, Durability::Deferred)?;
+            (events, Duration::ZERO)
         } else {
-            parts.machine.finish_group(&mut staging, false);
-        }
-        let synced = started.elapsed();
-        let (batch, events) = staging.finish();
-        parts.engine.commit(&batch, Durability::Deferred)?;
+            let position = staging.position;
+            let entry = self.logger.with(|wal| wal.entry(position, commands));
+            self.logger.with(|wal| make_room(wal, &*self.engine, &entry))?;
+            self.machine.finish_group(&mut staging, true);
+            let (batch, events) = staging.finish();
+            (events, self.logger.log_and_commit(entry, &*self.engine, &batch)?)
+        };
         let took = started.elapsed();
         self.stats.commits.fetch_add(1, Ordering::Relaxed);
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.stats.commit_nanos.fetch_add(nanos, Ordering::Relaxed);
-        (parts.on_commit)(took, synced);
-        let published = parts.machine.published();
+        (self.on_commit)(took, synced);
+        let published = self.machine.published();
         let visible = published.visible;
-        parts.view.publish(published);
-        parts.publish.publish(events, visible);
+        self.view.publish(published);
+        self.publish.publish(events, visible);
         Ok(())
     }
 
     fn checkpoint(&mut self) -> Result<(), StorageError> {
-        let parts = &mut self.parts;
-        checkpoint(&parts.machine, &*parts.engine, &mut parts.wal)
+        self.logger.with(|wal| checkpoint(&self.machine, &*self.engine, wal))
     }
 }

@@ -5,6 +5,7 @@
 //! [`recover`] brings a store up to its log when the process starts.
 
 pub mod log;
+mod logger;
 pub mod recover;
 pub mod sessions;
 pub mod wal;

@@ -52,12 +52,12 @@ pub fn checkpoint(
     Ok(())
 }
 
-/// Logs a group durably. When the log's current file is full, making the store durable is begun, and the
-/// group goes to the other file.
+/// Makes room for a group in the log. When its current file is full, making the store durable is begun, and
+/// the group will go to the other file.
 ///
 /// # Errors
-/// Storage errors, after which it is not known what is logged.
-pub fn log_group(wal: &mut Wal, engine: &dyn Engine, entry: &Entry) -> Result<(), StorageError> {
+/// Storage errors, after which it is not known what is durable.
+pub fn make_room(wal: &mut Wal, engine: &dyn Engine, entry: &Entry) -> Result<(), StorageError> {
     if !wal.fits(entry.encoded_len()) {
         // What is in the other file has been in the store since the checkpoint before this one. That is
         // long finished, unless the disk can't keep up.
@@ -65,5 +65,5 @@ pub fn log_group(wal: &mut Wal, engine: &dyn Engine, entry: &Entry) -> Result<()
         engine.commit(&Batch::default(), Durability::Begun)?;
         wal.turn();
     }
-    wal.append(entry)
+    Ok(())
 }
