@@ -60,6 +60,18 @@ func (o *Oxia) Backend(keyspace string) string {
 // Leader is the node that leads the first shard.
 func (o *Oxia) Leader() string { o.t.Helper(); return strings.TrimSpace(o.must("leader")) }
 
+// AwaitLeader is Leader for a moment at which an election may be on its way.
+func (o *Oxia) AwaitLeader() string {
+	o.t.Helper()
+	var leader string
+	Eventually(o.t, startDeadline, "a leader of the shard", func() error {
+		output, err := o.call("leader")
+		leader = strings.TrimSpace(output)
+		return err
+	})
+	return leader
+}
+
 // Kill ends a node, or the Coordinator, without warning.
 func (o *Oxia) Kill(node string) { o.t.Helper(); o.must("kill", node) }
 

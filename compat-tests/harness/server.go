@@ -36,6 +36,8 @@ type Server struct {
 	flags    []string
 	peerAddr string
 	process  *Process
+	// processes are all that this server has been.
+	processes []*Process
 }
 
 // Start runs the subject selected by the environment on free ports and waits
@@ -82,8 +84,13 @@ func (s *Server) start() *Server {
 }
 
 func (s *Server) launch() error {
-	s.process = StartProcess(s.t, string(s.subject), nil, s.subject.Binary(s.t), s.args()...)
+	s.spawn()
 	return s.process.AwaitOutput(ReadyText, startDeadline)
+}
+
+func (s *Server) spawn() {
+	s.process = StartProcess(s.t, string(s.subject), nil, s.subject.Binary(s.t), s.args()...)
+	s.processes = append(s.processes, s.process)
 }
 
 func (s *Server) args() []string {
@@ -111,6 +118,9 @@ func (s *Server) Subject() Subject { return s.subject }
 // Process is the running (or last) server process.
 func (s *Server) Process() *Process { return s.process }
 
+// Processes are all that this server has been, the running one last.
+func (s *Server) Processes() []*Process { return s.processes }
+
 // Stop ends the server with SIGTERM; it must leave with code 0.
 func (s *Server) Stop() {
 	s.t.Helper()
@@ -133,6 +143,12 @@ func (s *Server) Resume() {
 	if err := s.launch(); err != nil {
 		s.t.Fatal(err)
 	}
+}
+
+// Spawn starts the server again as Resume does, and does not wait until it serves.
+func (s *Server) Spawn() {
+	s.t.Helper()
+	s.spawn()
 }
 
 // Restart stops the server with SIGTERM and starts it again.
