@@ -102,7 +102,8 @@ fn series(rows: &[Row], products: impl Iterator<Item = Product> + Clone) -> Vec<
 }
 
 async fn run_row(row: &Row, program: &Program, scratch: &Path, sizes: &Sizes) -> Result<Outcome> {
-    let directory = scratch.join("server");
+    // A name of its own: what looks after a cluster of an earlier row may still look for its directory.
+    let directory = scratch.join(format!("{}-{}", row.name, program.product.name()));
     let result = run_on_fresh_server(row, program, &directory, sizes).await;
     std::fs::remove_dir_all(&directory)
         .with_context(|| format!("removing {}", directory.display()))?;

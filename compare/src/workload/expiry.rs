@@ -14,6 +14,7 @@ use crate::stats::{Latencies, Recorder};
 use crate::wire::{CallError, Caller, Method, Receiver, count_field, frame};
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
+use leaseway_proto::etcdserverpb::watch_create_request::FilterType;
 use leaseway_proto::etcdserverpb::watch_request::RequestUnion;
 use leaseway_proto::etcdserverpb::{
     LeaseGrantRequest, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseLeasesRequest,
@@ -216,6 +217,8 @@ impl Watch {
         let create = WatchCreateRequest {
             key: PREFIX.into(),
             range_end: prefix_end(PREFIX),
+            // A member of a cluster may not have applied all puts yet when the watch begins there.
+            filters: vec![FilterType::Noput as i32],
             ..Default::default()
         };
         let request_union = Some(RequestUnion::CreateRequest(create));
