@@ -14,4 +14,5 @@ pub mod seams;
 pub mod storage;
 pub mod supervisor;
 pub mod telemetry;
+pub mod transfer;
 pub mod watch;

@@ -16,6 +16,7 @@ use leaseway::health_check;
 use leaseway::node::Node;
 use leaseway::supervisor::{self, State};
 use leaseway::telemetry::{Metrics, log};
+use leaseway::transfer::command as transfer;
 use leaseway_proto::etcdserverpb::AlarmType;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -39,8 +40,8 @@ fn return_memory() {}
 
 fn main() -> ExitCode {
     return_memory();
-    if let Some(args) = health_check_arguments() {
-        return check_health(&args);
+    if let Some((command, args)) = command() {
+        return ended(command(&args));
     }
     let config = match configuration() {
         Ok(Invocation::Run(config)) => config,
@@ -79,16 +80,26 @@ fn arguments() -> Vec<String> {
     std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect()
 }
 
-/// What comes after the word that asks another process for its health, if it is there.
-fn health_check_arguments() -> Option<Vec<String>> {
+/// Does something else than serve.
+type Command = fn(&[String]) -> Result<(), String>;
+
+/// What the first argument asks for in place of serving, and the arguments behind it.
+fn command() -> Option<(Command, Vec<String>)> {
     let args = arguments();
     let (first, rest) = args.split_first()?;
-    (first == health_check::COMMAND).then(|| rest.to_vec())
+    let command: Command = match first.as_str() {
+        health_check::COMMAND => health_check::run,
+        "import" => transfer::import,
+        "export" => transfer::export,
+        "restore" => transfer::restore,
+        _ => return None,
+    };
+    Some((command, rest.to_vec()))
 }
 
 /// Ends with 0 or 1 only: container engines give other codes a meaning of their own.
-fn check_health(args: &[String]) -> ExitCode {
-    match health_check::run(args) {
+fn ended(outcome: Result<(), String>) -> ExitCode {
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!("leaseway: {why}");

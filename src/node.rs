@@ -41,6 +41,7 @@ use crate::gateway::kv::KvService;
 use crate::gateway::lease::LeaseService;
 use crate::gateway::maintenance::{MaintenanceService, Shrink};
 use crate::gateway::serve::App;
+use crate::gateway::snapshot::Snapshots;
 use crate::gateway::watch::{WatchOptions, WatchService};
 use crate::keyspace::auth::GATEWAY;
 use crate::keyspace::event::{EventKind, RevisionEvents, Visible};
@@ -54,12 +55,13 @@ use crate::storage::redb_engine::{self, RedbEngine};
 use crate::storage::tables::{meta, rows};
 use crate::storage::{Durability, Engine, StorageError};
 use crate::telemetry::Metrics;
+use crate::transfer::target;
 use crate::watch::{Hub, Settings};
 
 /// The store's file in the data directory.
-const STORE: &str = "keyspace.redb";
+pub const STORE: &str = "keyspace.redb";
 /// The log's files in the data directory.
-const LOGS: [&str; 2] = ["log-0", "log-1"];
+pub const LOGS: [&str; 2] = ["log-0", "log-1"];
 /// There is no raft; clients want a term that is not 0, and etcd's first one is 2.
 const RAFT_TERM: u64 = 2;
 /// How often the remaining time of long leases is noted.
@@ -98,15 +100,14 @@ impl Node {
         if let Backend::Oxia(place) = &config.backend {
             return oxia::open(config, place, dir, metrics).await;
         }
-        let path = dir.path().join(STORE);
         dir.refuse_with(
             oxia::CACHE,
             "it is a gateway's, whose keys are in the cluster that its --backend names",
         )
         .map_err(|error| error.to_string())?;
-        let store = Store::open(config, dir.path(), &path).map_err(|error| {
-            format!("cannot open the store in {}/: {error}", dir.path().display())
-        })?;
+        target::check(dir.path())?;
+        let sync = !config.unsafe_no_fsync;
+        let store = Store::open(dir, config.storage_cache_bytes, sync)?;
         let auth = Auth::new(&config.auth)?;
         Self::start(config, store, auth, metrics)
             .map_err(|error| format!("cannot start threads: {error}"))
@@ -202,9 +203,13 @@ struct Store {
 }
 
 impl Store {
-    fn open(config: &Config, dir: &Path, path: &Path) -> Result<Store, StorageError> {
-        let sync = !config.unsafe_no_fsync;
-        let engine = RedbEngine::open(path, config.storage_cache_bytes, sync)?;
+    fn open(dir: &DataDir, cache_bytes: usize, sync: bool) -> Result<Store, String> {
+        Self::open_files(dir.path(), cache_bytes, sync)
+            .map_err(|error| format!("cannot open the store in {}/: {error}", dir.path().display()))
+    }
+
+    fn open_files(dir: &Path, cache_bytes: usize, sync: bool) -> Result<Store, StorageError> {
+        let engine = RedbEngine::open(&dir.join(STORE), cache_bytes, sync)?;
         let missing = LOGS.iter().find(|name| !dir.join(name).exists()).copied();
         let [first, second] = LOGS.map(|name| redb_engine::open_file(&dir.join(name), sync));
         // The files' names must survive a power cut too.
@@ -265,7 +270,21 @@ impl Store {
     }
 }
 
-fn random_identity() -> meta::Identity {
+/// Bytes of the page cache while a store is only read through.
+const READING_CACHE_BYTES: usize = 64 << 20;
+
+/// Opens the store of a server that is stopped, with what its log holds applied to it. Whoever is done with
+/// it closes it.
+///
+/// # Errors
+/// One line saying what cannot be opened and why.
+pub fn open_stopped(dir: &DataDir) -> Result<(Arc<dyn Engine>, Identity), String> {
+    let Store { engine, identity, .. } = Store::open(dir, READING_CACHE_BYTES, true)?;
+    Ok((engine, identity))
+}
+
+/// Whom a new store is.
+pub fn random_identity() -> meta::Identity {
     let random = || rand::random_range(1..=u64::MAX);
     meta::Identity { cluster_id: random(), member_id: random(), log_secret: rand::random() }
 }
@@ -384,7 +403,9 @@ fn services<L: Log, S: Sessions>(
     };
     let identity = context.identity;
     let gate: Arc<dyn Gate> = context.clone();
-    let maintenance = MaintenanceService::new(context.clone(), engine.clone(), shrink);
+    let (reader, folder) = (context.reader.clone(), config.data_dir.clone());
+    let snapshots = Snapshots::new(engine.clone(), reader, identity.member_id, folder);
+    let maintenance = MaintenanceService::new(context.clone(), engine.clone(), shrink, snapshots);
     Services::new(context.metrics.clone(), config.warning_unary_request_duration)
         .add(limited!(KvServer, KvService::new(context.clone())))
         .add(limited!(

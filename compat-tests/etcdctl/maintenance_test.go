@@ -3,8 +3,6 @@ package etcdctlsuite
 import (
 	"strings"
 	"testing"
-
-	"leaseway/compat-tests/harness"
 )
 
 func TestCompactionAndDefrag(t *testing.T) {
@@ -88,14 +86,6 @@ func TestSnapshotSave(t *testing.T) {
 	p.ok("put k v")
 	for _, s := range p.sides {
 		s.variables["dir"] = t.TempDir()
-	}
-	if harness.CurrentSubject(t).IsOurs() {
-		// Not served yet: it has to say so.
-		answer := p.sides[1].etcdctl([]string{"snapshot", "save", "{dir}/snapshot.db"}, "")
-		if answer.code == 0 || !strings.Contains(answer.stderr, "Unimplemented") {
-			t.Fatalf("code %d: %s", answer.code, answer.stderr)
-		}
-		return
 	}
 	p.ok("snapshot save {dir}/snapshot.db")
 }

@@ -55,6 +55,14 @@ func StartSubject(t testing.TB, subject Subject, flags ...string) *Server {
 	return s.start()
 }
 
+// StartOn is StartSubject with a data directory that is there already.
+func StartOn(t testing.TB, subject Subject, dataDir string, flags ...string) *Server {
+	t.Helper()
+	s := &Server{t: t, subject: subject, flags: flags, DataDir: dataDir}
+	s.keyspace = s.DataDir
+	return s.start()
+}
+
 // Another runs one more gateway of the same keyspace, with the same flags.
 func (s *Server) Another() *Server {
 	s.t.Helper()

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::flags::{Effect, FLAGS, Flag, Group};
 use super::value::Kind;
 use super::{ETCD_VERSION, VERSION};
+use crate::transfer::command::HELP;
 
 /// The text of `--help`.
 pub fn help_text() -> String {
@@ -14,8 +15,11 @@ pub fn help_text() -> String {
          \x20 leaseway --version\n    Show the versions.\n\n\
          \x20 leaseway -h | --help\n    Show this text.\n\n\
          \x20 leaseway health [--endpoint http://127.0.0.1:2379] [--timeout 5s]\n    Ask a running server \
-         whether it is ready (/readyz): exit code 0 if it is, else 1 and one line that says why.\n\n\
-         \x20 leaseway --config-file FILE\n    Read the configuration from a YAML file; other flags and \
+         whether it is ready (/readyz): exit code 0 if it is, else 1 and one line that says why.\n\n",
+    );
+    out.push_str(HELP);
+    out.push_str(
+        "\n\x20 leaseway --config-file FILE\n    Read the configuration from a YAML file; other flags and \
          environment variables are then ignored.\n    Keys are the names of the flags; durations are \
          nanoseconds, or texts such as \"10m\".\n\n\
          The flags are etcd's. Each may also be given as an environment variable: --data-dir as \

@@ -2,6 +2,7 @@
 
 use super::Context;
 use super::error::{Error, read_failed};
+use super::snapshot::{self, Snapshots};
 use crate::auth::Credentials;
 use crate::backend::{Log, Sessions};
 use crate::config::{ETCD_CLUSTER_VERSION, ETCD_VERSION};
@@ -16,7 +17,6 @@ use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use tokio_stream::Empty;
 use tonic::{Request, Response, Status};
 
 /// Bytes that a store without rows uses: a page.
@@ -35,12 +35,18 @@ pub struct MaintenanceService<L, S> {
     context: Arc<Context<L, S>>,
     engine: Arc<dyn Engine>,
     shrink: Shrink,
+    snapshots: Snapshots,
 }
 
 impl<L, S> MaintenanceService<L, S> {
     /// A service in `context` over its store.
-    pub fn new(context: Arc<Context<L, S>>, engine: Arc<dyn Engine>, shrink: Shrink) -> Self {
-        Self { context, engine, shrink }
+    pub fn new(
+        context: Arc<Context<L, S>>,
+        engine: Arc<dyn Engine>,
+        shrink: Shrink,
+        snapshots: Snapshots,
+    ) -> Self {
+        Self { context, engine, shrink, snapshots }
     }
 }
 
@@ -212,14 +218,15 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
         }))
     }
 
-    type SnapshotStream = Empty<Result<pb::SnapshotResponse, Status>>;
+    type SnapshotStream = snapshot::Answers;
 
     async fn snapshot(
         &self,
         request: Request<pb::SnapshotRequest>,
     ) -> Result<Response<Self::SnapshotStream>, Status> {
         self.context.admin(&Credentials::of(&request)).await?;
-        Err(Status::unimplemented("snapshots are not offered by this version"))
+        self.context.log.barrier().await.map_err(Error::from)?;
+        self.snapshots.send().await.map(Response::new)
     }
 
     async fn move_leader(

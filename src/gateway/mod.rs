@@ -17,6 +17,7 @@ pub mod listen;
 pub mod maintenance;
 pub mod messages;
 pub mod serve;
+pub mod snapshot;
 pub mod transport;
 pub mod validate;
 pub mod watch;

@@ -1,0 +1,133 @@
+//! The file that is read: a saved snapshot, or the database of an etcd that is stopped.
+
+use super::bolt::{Database, ReadAt};
+use super::progress::Progress;
+use super::raft_log;
+use ring::digest::{Context, SHA256, SHA256_OUTPUT_LEN};
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+
+/// A saved snapshot ends with a checksum. What comes before it is whole sectors.
+const SECTOR: u64 = 512;
+const CHECKSUM: u64 = SHA256_OUTPUT_LEN as u64;
+/// Bytes that are read at a time.
+const PIECE: usize = 1 << 20;
+
+/// A file of etcd's that can be read.
+pub struct Source {
+    /// What is in it.
+    pub database: Database<File>,
+    /// What it is, for a person.
+    pub name: String,
+    /// The log of a stopped etcd.
+    pub log: RaftLog,
+}
+
+/// The log beside a database, if there is one.
+pub struct RaftLog {
+    folder: Option<PathBuf>,
+}
+
+impl Source {
+    /// Opens a snapshot's file, or a data directory of etcd's.
+    ///
+    /// # Errors
+    /// Why it can't be used, in one line.
+    pub fn open(
+        path: &Path,
+        skip_hash_check: bool,
+        progress: &mut Progress,
+    ) -> Result<Source, String> {
+        if path.is_dir() {
+            return Self::of_member(path);
+        }
+        let name = path.display().to_string();
+        let failed = |error| format!("cannot read {name}: {error}");
+        let file = File::open(path).map_err(failed)?;
+        let length = file.length().map_err(failed)?;
+        if skip_hash_check {
+            return Self::of_file(file, name, None);
+        }
+        if length % SECTOR != CHECKSUM {
+            return Err(format!(
+                "{name} has no checksum at its end: it is truncated, or it was copied from a data \
+                 directory instead of saved as a snapshot (then --skip-hash-check reads it)"
+            ));
+        }
+        let whole = checksum_fits(&file, length - CHECKSUM, progress);
+        if !whole.map_err(|error| format!("cannot read {name}: {error}"))? {
+            return Err(format!("{name} is damaged: it does not fit the checksum at its end"));
+        }
+        Self::of_file(file, name, None)
+    }
+
+    fn of_member(path: &Path) -> Result<Source, String> {
+        let member = path.join("member");
+        let member = if member.is_dir() { member } else { path.to_owned() };
+        let database = member.join("snap").join("db");
+        let name = database.display().to_string();
+        let file = File::open(&database).map_err(|error| {
+            let shown = path.display();
+            format!("{shown} is no data directory of etcd: cannot read {name}: {error}")
+        })?;
+        match file.try_lock_shared() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(format!("{name} is in use: stop etcd first, or save a snapshot"));
+            }
+            Err(TryLockError::Error(error)) => return Err(format!("cannot lock {name}: {error}")),
+        }
+        Self::of_file(file, name, Some(member.join("wal")))
+    }
+
+    fn of_file(file: File, name: String, log: Option<PathBuf>) -> Result<Source, String> {
+        let database = Database::open(file).map_err(|error| format!("{name}: {error}"))?;
+        Ok(Source { database, name, log: RaftLog { folder: log } })
+    }
+
+    /// A file that has just been received from `place`, and fits its checksum.
+    ///
+    /// # Errors
+    /// It is no database file.
+    pub fn received(file: File, place: &str) -> Result<Source, String> {
+        Self::of_file(file, place.into(), None)
+    }
+}
+
+impl RaftLog {
+    /// Checks that it has nothing to add to the database, the last command in which has this index.
+    ///
+    /// # Errors
+    /// It has, or can't be read.
+    pub fn check(&self, index: u64) -> Result<(), String> {
+        let Some(log) = &self.folder else { return Ok(()) };
+        let behind = raft_log::commands_behind(log, index).map_err(|error| error.to_string())?;
+        if behind == 0 {
+            return Ok(());
+        }
+        Err(format!(
+            "etcd's log in {} holds {behind} commands that are not in its database yet, and only the \
+             database is read: start etcd on the directory once more and stop it with SIGTERM, or \
+             save a snapshot",
+            log.display()
+        ))
+    }
+}
+
+/// Whether the first `length` bytes fit the checksum behind them.
+fn checksum_fits(file: &File, length: u64, progress: &mut Progress) -> std::io::Result<bool> {
+    let mut context = Context::new(&SHA256);
+    let mut piece = vec![0; PIECE];
+    let mut at = 0;
+    progress.begin("checking", length);
+    while at < length {
+        let bytes = usize::try_from(length - at).map_or(PIECE, |left| left.min(PIECE));
+        file.read_at(at, &mut piece[..bytes])?;
+        context.update(&piece[..bytes]);
+        at += bytes as u64;
+        progress.reached(at);
+    }
+    let mut wanted = [0; SHA256_OUTPUT_LEN];
+    file.read_at(length, &mut wanted)?;
+    Ok(context.finish().as_ref() == wanted)
+}
