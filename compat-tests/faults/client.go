@@ -257,6 +257,16 @@ func (c *client) timeToLive(ctx context.Context, o *operation) {
 	})
 }
 
+func (c *client) compact(ctx context.Context, o *operation) {
+	c.call(ctx, o, func(ctx context.Context, connection *grpc.ClientConn) error {
+		answer, err := pb.NewKVClient(connection).Compact(ctx, &pb.CompactionRequest{Revision: o.CompactAt})
+		if err == nil {
+			o.Revision = answer.Header.Revision
+		}
+		return err
+	})
+}
+
 func requestPut(request *pb.PutRequest) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: request}}
 }

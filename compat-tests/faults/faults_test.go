@@ -61,7 +61,7 @@ func TestFaults(t *testing.T) {
 	incidents := w.runFaults(planFaults(s.seed, kindsFor(subject, s.nasty), s.total))
 	clients.stopLoad()
 	final := w.finish(clients)
-	history := w.compareServers(final)
+	history := append(w.forgotten(), w.compareServers(final)...)
 	began := time.Now()
 	v := judge(w.recording, history)
 	t.Logf("judged in %v", time.Since(began).Round(time.Millisecond))
@@ -99,8 +99,9 @@ func (w *world) startClients() *clients {
 	for range leaseHolders {
 		start(&running.load, func(c *client) { w.holdLeases(load, c) })
 	}
-	for _, watcher := range newWatchers() {
-		w.recording.Watchers = append(w.recording.Watchers, watcher)
+	w.recording.Watchers = newWatchers()
+	start(&running.load, func(c *client) { w.compactSometimes(load, c) })
+	for _, watcher := range w.recording.Watchers {
 		ctx, group := watching, &running.watchers
 		if watcher.FromNow {
 			ctx, group = load, &running.load
@@ -197,7 +198,8 @@ func (w *world) finish(running *clients) int64 {
 	return last
 }
 
-// compareServers returns the history, which all have to agree on.
+// compareServers returns the history as far as it is not compacted, which all have
+// to agree on.
 func (w *world) compareServers(last int64) []event {
 	var first []event
 	var firstHash uint32

@@ -3,6 +3,7 @@ package faultsuite
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -22,6 +23,7 @@ const (
 	renew      kind = "renew"        //
 	revoke     kind = "revoke"       //
 	timeToLive kind = "time to live" // with the lease's keys
+	compact    kind = "compact"
 )
 
 // outcome is what a client knows of its request.
@@ -75,6 +77,7 @@ type operation struct {
 	Previous     *row
 	Succeeded    bool
 	Deleted      int64
+	CompactAt    int64
 	// Keys are those that a lease was said to have.
 	Keys []string
 }
@@ -131,6 +134,8 @@ type watching struct {
 	// FromNow watchers do not resume, they start anew.
 	FromNow  bool
 	Sessions []*watchSession
+	// next is the first revision that it has not accounted for yet.
+	next atomic.Int64
 }
 
 // recording is all that the clients saw.

@@ -15,6 +15,8 @@ const (
 	registerTime = 8 * time.Second
 	// pace is the longest pause of a client between two requests.
 	pace = 16 * time.Millisecond
+	// compactionPause is between two compactions.
+	compactionPause = 5 * time.Second
 	// retryPause is that after a failure.
 	retryPause = 50 * time.Millisecond
 )
@@ -107,6 +109,8 @@ func (c *client) perform(ctx context.Context, o *operation) {
 		c.revoke(ctx, o)
 	case timeToLive:
 		c.timeToLive(ctx, o)
+	case compact:
+		c.compact(ctx, o)
 	}
 }
 
@@ -124,4 +128,29 @@ func learn(known map[string]int64, o *operation) {
 			known[found.Key] = found.Mod
 		}
 	}
+}
+
+// compactSometimes forgets, now and then, what every watcher that resumes has seen.
+func (w *world) compactSometimes(load context.Context, c *client) {
+	for load.Err() == nil {
+		pause(load, compactionPause)
+		seen := w.seenByAll()
+		if load.Err() != nil || seen <= w.compacted.Load() {
+			continue
+		}
+		// Whatever comes of it: it may have happened.
+		w.compacted.Store(seen)
+		c.request(load, &operation{Kind: compact, CompactAt: seen})
+	}
+}
+
+// seenByAll is the last revision that no watcher needs any more.
+func (w *world) seenByAll() int64 {
+	least := int64(never)
+	for _, watcher := range w.recording.Watchers {
+		if !watcher.FromNow {
+			least = min(least, watcher.next.Load()-1)
+		}
+	}
+	return least
 }

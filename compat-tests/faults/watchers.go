@@ -2,6 +2,7 @@ package faultsuite
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -16,14 +17,13 @@ const finalKey = "zz-final"
 // the other: it changes when a stream breaks, when nothing was heard for a while,
 // and now and then without a reason.
 func (w *world) watch(ctx context.Context, c *client, watcher *watching) {
-	next := int64(0)
 	if !watcher.FromNow {
-		next = firstRevision + 1
+		watcher.next.Store(firstRevision + 1)
 	}
 	for ctx.Err() == nil {
 		c.failed = true
 		c.move()
-		session := &watchSession{At: w.run(c.server), Start: next, Called: w.recording.now()}
+		session := &watchSession{At: w.run(c.server), Start: watcher.next.Load(), Called: w.recording.now()}
 		stay := time.Duration(1+c.random.IntN(8)) * time.Second
 		finished := c.follow(ctx, watcher, session, stay)
 		w.recording.mu.Lock()
@@ -33,7 +33,7 @@ func (w *world) watch(ctx context.Context, c *client, watcher *watching) {
 			return
 		}
 		if !watcher.FromNow {
-			next = max(next, resumeAt(session))
+			watcher.next.Store(resumeAt(session))
 		}
 		if len(session.Answers) == 0 {
 			pause(ctx, retryPause)
@@ -76,7 +76,7 @@ func (c *client) follow(ctx context.Context, watcher *watching, session *watchSe
 		}
 		switch {
 		case answer.Canceled:
-			session.Canceled = answer.CancelReason
+			session.Canceled = fmt.Sprintf("%s (compacted at %d)", answer.CancelReason, answer.CompactRevision)
 			return false
 		case answer.Created:
 			session.Created = answer.Header.Revision

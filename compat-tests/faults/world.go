@@ -32,6 +32,8 @@ type world struct {
 	servers   []*harness.Server
 	// lives counts the processes that each server has been.
 	lives []atomic.Int64
+	// compacted is the highest revision up to which history may be gone.
+	compacted atomic.Int64
 	// oxia is nil unless the subject needs it.
 	oxia *harness.Oxia
 	// prober writes to say when service is back.
@@ -40,14 +42,16 @@ type world struct {
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{t: t, seed: seed, subject: harness.CurrentSubject(t), recording: newRecording()}
-	count := 1
+	count, flags := 1, []string{"--watch-progress-notify-interval=1s"}
 	if w.subject == harness.Gateway {
+		// Many checkpoints, so that faults meet them.
+		flags = append(flags, "--checkpoint-log-bytes=131072")
 		// Nobody else's cluster: this one's nodes are killed.
 		w.oxia = harness.StartOxia(t)
 		t.Setenv("OXIA_ADDRESSES", strings.Join(w.oxia.Addresses, ","))
 		count = gateways
 	}
-	w.servers = append(w.servers, harness.StartSubject(t, w.subject, "--watch-progress-notify-interval=1s"))
+	w.servers = append(w.servers, harness.StartSubject(t, w.subject, flags...))
 	for len(w.servers) < count {
 		w.servers = append(w.servers, w.servers[0].Another())
 	}
@@ -118,7 +122,7 @@ func (w *world) awaitServer(number int, within time.Duration) error {
 	}
 }
 
-// history is the whole of it, as one server tells it up to a revision.
+// history is what one server tells of it, from where all still know it, to a revision.
 func (w *world) history(server int, to int64) ([]event, error) {
 	connection := w.probers[server].connections[server]
 	ctx, cancel := context.WithTimeout(context.Background(), startDeadline)
@@ -127,7 +131,7 @@ func (w *world) history(server int, to int64) ([]event, error) {
 	if err != nil {
 		return nil, err
 	}
-	create := &pb.WatchCreateRequest{Key: []byte(allKeys), RangeEnd: []byte(allKeys), StartRevision: firstRevision + 1}
+	create := &pb.WatchCreateRequest{Key: []byte(allKeys), RangeEnd: []byte(allKeys), StartRevision: w.knownFrom()}
 	if err := stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: create}}); err != nil {
 		return nil, err
 	}
@@ -143,6 +147,31 @@ func (w *world) history(server int, to int64) ([]event, error) {
 		events = append(events, eventsOf(answer.Events)...)
 	}
 	return events, nil
+}
+
+// knownFrom is the first revision that is certainly not compacted.
+func (w *world) knownFrom() int64 { return max(w.compacted.Load(), firstRevision) + 1 }
+
+// forgotten is the part of the history that is compacted, as a watcher of everything
+// was told of it at the time.
+func (w *world) forgotten() []event {
+	var events []event
+	for _, watcher := range w.recording.Watchers {
+		if watcher.Key != allKeys || watcher.FromNow {
+			continue
+		}
+		for _, session := range watcher.Sessions {
+			for _, answer := range session.Answers {
+				for _, e := range answer.Events {
+					if e.Row.Mod < w.knownFrom() {
+						events = append(events, e)
+					}
+				}
+			}
+		}
+		return events
+	}
+	return nil
 }
 
 // hash is a server's of all up to a revision.
