@@ -1,16 +1,22 @@
 //! `leaseway health`: asks a running server whether it is ready, for supervisors in whose image there
 //! is nothing else to ask with.
 //!
-//! Plain HTTP over the standard library. Deliberately absent: TLS, and everything that the server's own
-//! start needs (configuration, log, runtime).
+//! HTTP over the standard library, with TLS if the endpoint's scheme says so. Deliberately absent:
+//! everything that the server's own start needs (configuration, log, runtime).
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::config::value::parse_duration;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, StreamOwned};
+
+use crate::config::value::{parse_bool, parse_duration};
 use crate::config::{Endpoint, Place};
+use crate::tls::client::{ClientFiles, configure};
 
 /// The word that asks for the check, in place of flags.
 pub const COMMAND: &str = "health";
@@ -22,10 +28,12 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024;
 struct Question {
     endpoint: Endpoint,
     timeout: Duration,
+    files: ClientFiles,
 }
 
 /// Asks `/readyz`. `args` are the arguments after the command's name: `--endpoint URL` (default
-/// `http://127.0.0.1:2379`) and `--timeout DURATION` (default `5s`).
+/// `http://127.0.0.1:2379`), `--timeout DURATION` (default `5s`), and for `https` and `unixs` what
+/// etcdctl has: `--cacert FILE`, `--cert FILE`, `--key FILE`, `--insecure-skip-tls-verify`.
 ///
 /// # Errors
 /// Why the server is not ready, or can't be asked, in one line.
@@ -40,8 +48,19 @@ pub fn run(args: &[String]) -> Result<(), String> {
     judge(&answer).map_err(|why| format!("{}: {why}", question.endpoint))
 }
 
-fn question(args: &[String]) -> Result<Question, String> {
-    let (mut endpoint, mut timeout) = ("http://127.0.0.1:2379", "5s");
+/// The texts of the flags.
+#[derive(Default)]
+struct Given<'a> {
+    endpoint: Option<&'a str>,
+    timeout: Option<&'a str>,
+    ca: Option<&'a str>,
+    certificate: Option<&'a str>,
+    key: Option<&'a str>,
+    trust_anybody: bool,
+}
+
+fn given(args: &[String]) -> Result<Given<'_>, String> {
+    let mut given = Given::default();
     let mut rest = args.iter();
     while let Some(arg) = rest.next() {
         let body = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')).unwrap_or_default();
@@ -50,30 +69,47 @@ fn question(args: &[String]) -> Result<Question, String> {
             None => (body, None),
         };
         let target = match name {
-            "endpoint" => &mut endpoint,
-            "timeout" => &mut timeout,
+            "endpoint" => &mut given.endpoint,
+            "timeout" => &mut given.timeout,
+            "cacert" => &mut given.ca,
+            "cert" => &mut given.certificate,
+            "key" => &mut given.key,
+            "insecure-skip-tls-verify" => {
+                given.trust_anybody = parse_bool(inline.unwrap_or("true"))
+                    .ok_or_else(|| format!("--{name} is either true or false"))?;
+                continue;
+            }
             _ => {
                 return Err(format!(
-                    "{arg:?} is unknown: {COMMAND} takes --endpoint URL and --timeout DURATION"
+                    "{arg:?} is unknown: {COMMAND} takes --endpoint URL, --timeout DURATION, \
+                     --cacert FILE, --cert FILE, --key FILE and --insecure-skip-tls-verify"
                 ));
             }
         };
-        *target = inline
-            .or_else(|| rest.next().map(String::as_str))
-            .ok_or_else(|| format!("--{name} needs a value"))?;
+        let value = inline.or_else(|| rest.next().map(String::as_str));
+        *target = Some(value.ok_or_else(|| format!("--{name} needs a value"))?);
     }
-    let endpoint = Endpoint::parse(endpoint).map_err(|why| format!("--endpoint: {why}"))?;
-    if endpoint.tls {
-        return Err("--endpoint: TLS is not spoken here; name a listener without it, such as one \
-                    of --listen-metrics-urls"
-            .into());
-    }
-    let nanos = parse_duration(timeout).map_err(|why| format!("--timeout: {why}"))?;
+    Ok(given)
+}
+
+fn question(args: &[String]) -> Result<Question, String> {
+    let given = given(args)?;
+    let endpoint = Endpoint::parse(given.endpoint.unwrap_or("http://127.0.0.1:2379"))
+        .map_err(|why| format!("--endpoint: {why}"))?;
+    let nanos =
+        parse_duration(given.timeout.unwrap_or("5s")).map_err(|why| format!("--timeout: {why}"))?;
     let timeout = u64::try_from(nanos).map(Duration::from_nanos).unwrap_or_default();
     if timeout.is_zero() {
         return Err("--timeout must be more than 0".into());
     }
-    Ok(Question { endpoint, timeout })
+    let certificate = match (given.certificate, given.key) {
+        (Some(certificate), Some(key)) => Some((certificate.into(), key.into())),
+        (None, None) => None,
+        _ => return Err("--cert and --key belong together".into()),
+    };
+    let ca = given.ca.map(PathBuf::from);
+    let files = ClientFiles { ca, certificate, trust_anybody: given.trust_anybody };
+    Ok(Question { endpoint, timeout, files })
 }
 
 fn ask(question: &Question) -> io::Result<Vec<u8>> {
@@ -86,14 +122,38 @@ fn ask(question: &Question) -> io::Result<Vec<u8>> {
             };
             let stream = connect(host, *port, deadline)?;
             stream.set_write_timeout(Some(left(deadline)?))?;
-            exchange(&stream, &host_header, deadline, |left| stream.set_read_timeout(Some(left)))
+            let control = stream.try_clone()?;
+            let set_timeout = |left| control.set_read_timeout(Some(left));
+            ask_on(stream, question, host, &host_header, deadline, set_timeout)
         }
         Place::Unix { path } => {
             let stream = UnixStream::connect(path)?;
             stream.set_write_timeout(Some(left(deadline)?))?;
-            exchange(&stream, "localhost", deadline, |left| stream.set_read_timeout(Some(left)))
+            let control = stream.try_clone()?;
+            let set_timeout = |left| control.set_read_timeout(Some(left));
+            ask_on(stream, question, "localhost", "localhost", deadline, set_timeout)
         }
     }
+}
+
+/// Asks on a connection, over TLS if that is the endpoint's scheme.
+fn ask_on(
+    mut stream: impl Read + Write,
+    question: &Question,
+    host: &str,
+    host_header: &str,
+    deadline: Instant,
+    set_timeout: impl Fn(Duration) -> io::Result<()>,
+) -> io::Result<Vec<u8>> {
+    if !question.endpoint.tls {
+        return exchange(&mut stream, host_header, deadline, set_timeout);
+    }
+    let config = configure(&question.files, &["http/1.1"]).map_err(io::Error::other)?;
+    let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+    let session = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
+    // Covers the handshake, which begins with the first write.
+    set_timeout(left(deadline)?)?;
+    exchange(&mut StreamOwned::new(session, stream), host_header, deadline, set_timeout)
 }
 
 /// The time until the deadline.
@@ -116,15 +176,12 @@ fn connect(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
 
 /// Sends the request and reads what comes until the server closes, the answer is too long to matter,
 /// or the time is over.
-fn exchange<S>(
-    mut stream: &S,
+fn exchange(
+    stream: &mut (impl Read + Write),
     host: &str,
     deadline: Instant,
     set_timeout: impl Fn(Duration) -> io::Result<()>,
-) -> io::Result<Vec<u8>>
-where
-    for<'a> &'a S: Read + Write,
-{
+) -> io::Result<Vec<u8>> {
     let request = format!("GET /readyz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
@@ -135,6 +192,8 @@ where
             Ok(0) => break,
             Ok(read) => answer.extend_from_slice(&piece[..read]),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            // A connection with TLS that ended without saying so.
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof && !answer.is_empty() => break,
             Err(error) => return Err(error),
         }
     }
@@ -240,7 +299,8 @@ mod tests {
         for wrong in [
             &["--endpoint"][..],
             &["--endpoint", "127.0.0.1:2379"],
-            &["--endpoint=https://a:1"],
+            &["--endpoint=https://a:1", "--cert=c"],
+            &["--insecure-skip-tls-verify=maybe"],
             &["--timeout", "5"],
             &["--timeout=0s"],
             &["--timeout=-1s"],

@@ -14,5 +14,6 @@ pub mod seams;
 pub mod storage;
 pub mod supervisor;
 pub mod telemetry;
+pub mod tls;
 pub mod transfer;
 pub mod watch;

@@ -16,6 +16,7 @@ use leaseway::health_check;
 use leaseway::node::Node;
 use leaseway::supervisor::{self, State};
 use leaseway::telemetry::{Metrics, log};
+use leaseway::tls::server::ServerTls;
 use leaseway::transfer::command as transfer;
 use leaseway_proto::etcdserverpb::AlarmType;
 use tokio::signal::unix::{SignalKind, signal};
@@ -159,14 +160,16 @@ async fn serve(config: &Config) -> Result<(), Failure> {
     );
     raise_open_files();
     let dir = DataDir::open(&config.data_dir).map_err(|error| error.to_string())?;
+    let metrics = Arc::new(Metrics::new(config.metrics == MetricsDetail::Extensive));
+    let tls = secure(config, &dir, &metrics)?;
     let listeners = serve::bind(config).map_err(|error| error.to_string())?;
     let places = places(&listeners);
-    let metrics = Arc::new(Metrics::new(config.metrics == MetricsDetail::Extensive));
     let (tell, app) = watch::channel(None);
     let gate = Gate { metrics: metrics.clone(), starting: starting(config, &metrics), app };
     let mut waiting = Some((listeners, gate));
-    let mut start =
-        || waiting.take().map(|(listeners, gate)| Server::start(config, listeners, gate));
+    let mut start = || {
+        waiting.take().map(|(listeners, gate)| Server::start(config, listeners, gate, tls.clone()))
+    };
     // Joining a cluster may take as long as the cluster is away, and loading takes its time: until then
     // there is an answer to whoever asks how things are.
     let server = if config.backend == Backend::Local { None } else { start() };
@@ -210,6 +213,21 @@ async fn serve(config: &Config) -> Result<(), Failure> {
         tracing::info!("stopped");
     }
     outcome
+}
+
+/// What TLS needs, followed from here on; none without TLS.
+fn secure(
+    config: &Config,
+    dir: &DataDir,
+    metrics: &Arc<Metrics>,
+) -> Result<Option<Arc<ServerTls>>, Failure> {
+    let Some(tls) = &config.tls else { return Ok(None) };
+    tracing::info!(tls_info = ?tls, "starting with client TLS");
+    let tls = ServerTls::load(tls, dir.path(), metrics.clone());
+    let tls = Arc::new(tls.map_err(|error| format!("TLS: {error}"))?);
+    // Ends with the runtime.
+    tokio::spawn(tls.clone().follow());
+    Ok(Some(tls))
 }
 
 /// What health checks are told while there is nothing to serve yet: alive, not ready.

@@ -37,7 +37,9 @@ fn bad_flags_are_refused_in_one_line() {
     refused(&["--config-file=/nonexistent/x.yaml"], 1, &["/nonexistent/x.yaml", "No such file"]);
     refused(&["--log-outputs=/nonexistent/log"], 1, &["log file /nonexistent/log", "No such file"]);
     let urls = ["--listen-client-urls=https://127.0.0.1:1", "--advertise-client-urls=https://a:1"];
-    refused(&urls, 1, &["https://127.0.0.1:1", "TLS is not supported"]);
+    refused(&urls, 1, &["must be provided for client url https://127.0.0.1:1 with HTTPS scheme"]);
+    let files = ["--cert-file=/nonexistent/cert", "--key-file=/nonexistent/key"];
+    refused(&[&urls[..], &files].concat(), 1, &["/nonexistent/cert", "No such file"]);
 }
 
 #[test]

@@ -106,16 +106,23 @@ func (s *Server) args() []string {
 	return append(append(own,
 		"--name=subject",
 		"--data-dir="+s.DataDir,
-		"--listen-client-urls=http://"+s.Endpoint,
-		"--advertise-client-urls=http://"+s.Endpoint,
+		"--listen-client-urls="+s.URL(),
+		"--advertise-client-urls="+s.URL(),
 		"--listen-peer-urls=http://"+s.peerAddr,
 		"--initial-advertise-peer-urls=http://"+s.peerAddr,
 		"--initial-cluster=subject=http://"+s.peerAddr,
 	), s.flags...)
 }
 
-// URL is the client address as a URL.
-func (s *Server) URL() string { return "http://" + s.Endpoint }
+// URL is the client address as a URL: with TLS if the flags have a certificate.
+func (s *Server) URL() string {
+	for _, flag := range s.flags {
+		if strings.HasPrefix(flag, "--cert-file=") {
+			return "https://" + s.Endpoint
+		}
+	}
+	return "http://" + s.Endpoint
+}
 
 // PeerURL is the peer address as a URL.
 func (s *Server) PeerURL() string { return "http://" + s.peerAddr }

@@ -1,7 +1,12 @@
-//! Where the data is: `local`, or `oxia://HOST:PORT[,HOST:PORT…]/NAMESPACE?keyspace=NAME`.
+//! Where the data is: `local`, or `oxia://HOST:PORT[,HOST:PORT…]/NAMESPACE?keyspace=NAME`, with
+//! `oxia+tls://` over TLS.
 
+use super::sources::Values;
+use super::{ConfigError, Level, Note};
 use crate::backend::oxia::client::Address;
 use crate::backend::oxia::names::{MAX_KEYSPACE, is_keyspace};
+use crate::tls::client::ClientFiles;
+use std::path::PathBuf;
 
 /// Where the log and the sessions are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +26,46 @@ pub struct OxiaPlace {
     pub namespace: String,
     /// The keyspace within it.
     pub keyspace: String,
+    /// How it's reached over TLS; none is plainly.
+    pub tls: Option<ClientFiles>,
+    /// File of a bearer token.
+    pub token_file: Option<PathBuf>,
+    /// What the nodes are called in place of their addresses.
+    pub authority: Option<String>,
+}
+
+/// The flags for the backend.
+pub(super) fn build(values: &Values, notes: &mut Vec<Note>) -> Result<Backend, ConfigError> {
+    let wrong = |why: String| ConfigError::new(format!("--backend: {why}"));
+    let mut backend = parse(values.text("backend")).map_err(wrong)?;
+    let text = |name: &str| Some(values.text(name)).filter(|text| !text.is_empty());
+    let file = |name: &str| text(name).map(PathBuf::from);
+    let certificate = match (file("oxia-cert-file"), file("oxia-key-file")) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        _ => {
+            return Err(ConfigError::new("--oxia-cert-file and --oxia-key-file belong together"));
+        }
+    };
+    let files = ClientFiles { ca: file("oxia-ca-file"), certificate, trust_anybody: false };
+    let Backend::Oxia(place) = &mut backend else { return Ok(backend) };
+    match &mut place.tls {
+        Some(tls) => *tls = files,
+        None if files != ClientFiles::default() => {
+            return Err(ConfigError::new(
+                "--oxia-ca-file and --oxia-cert-file are for TLS: --backend must begin with \
+                 oxia+tls://",
+            ));
+        }
+        None if file("oxia-token-file").is_some() => notes.push(Note::new(
+            Level::Warn,
+            "the token for Oxia is sent without TLS: whoever listens can use it",
+        )),
+        None => {}
+    }
+    place.token_file = file("oxia-token-file");
+    place.authority = text("oxia-authority").map(str::to_owned);
+    Ok(backend)
 }
 
 const FORM: &str = "local or oxia://HOST:PORT[,HOST:PORT]/NAMESPACE?keyspace=NAME";
@@ -34,7 +79,11 @@ pub fn parse(text: &str) -> Result<Backend, String> {
         return Ok(Backend::Local);
     }
     let wrong = |why: &str| format!("{text:?} is not {FORM}: {why}");
-    let rest = text.strip_prefix("oxia://").ok_or_else(|| wrong("unknown kind"))?;
+    let (rest, tls) = match (text.strip_prefix("oxia://"), text.strip_prefix("oxia+tls://")) {
+        (Some(rest), _) => (rest, None),
+        (_, Some(rest)) => (rest, Some(ClientFiles::default())),
+        _ => return Err(wrong("unknown kind")),
+    };
     let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (seeds, namespace) = place.split_once('/').unwrap_or((place, ""));
     let seeds = seeds
@@ -60,7 +109,8 @@ pub fn parse(text: &str) -> Result<Backend, String> {
     }
     let namespace = if namespace.is_empty() { "default" } else { namespace };
     let (namespace, keyspace) = (namespace.to_owned(), keyspace.to_owned());
-    Ok(Backend::Oxia(OxiaPlace { seeds, namespace, keyspace }))
+    let (token_file, authority) = (None, None);
+    Ok(Backend::Oxia(OxiaPlace { seeds, namespace, keyspace, tls, token_file, authority }))
 }
 
 #[cfg(test)]
@@ -77,6 +127,9 @@ mod tests {
         assert_eq!((place.namespace.as_str(), place.keyspace.as_str()), ("ns", "team-1"));
         let Ok(Backend::Oxia(place)) = parse("oxia://a:1") else { panic!("a place") };
         assert_eq!((place.namespace.as_str(), place.keyspace.as_str()), ("default", "default"));
+        assert_eq!(place.tls, None);
+        let Ok(Backend::Oxia(place)) = parse("oxia+tls://a:1") else { panic!("a place") };
+        assert_eq!(place.tls, Some(ClientFiles::default()));
     }
 
     #[test]

@@ -48,13 +48,18 @@ pub(super) fn build(
     if listen_client.is_empty() {
         return Err(ConfigError::new("--listen-client-urls names nothing to listen on"));
     }
+    let listening = super::tls::Listening {
+        client: &listen_client,
+        client_http: &listen_client_http,
+        metrics: &listen_metrics,
+    };
+    let tls = super::tls::build(values, from_file, &listening, &mut notes)?;
     let name = values.text("name").to_owned();
     let data_dir = match values.text("data-dir") {
         "" => PathBuf::from(format!("{name}.etcd")),
         dir => PathBuf::from(dir),
     };
-    let backend = super::backend::parse(values.text("backend"))
-        .map_err(|why| ConfigError::new(format!("--backend: {why}")))?;
+    let backend = super::backend::build(values, &mut notes)?;
     Ok(Config {
         data_dir,
         backend,
@@ -72,6 +77,7 @@ pub(super) fn build(
         socket: SocketOptions { reuse_port: values.switch("socket-reuse-port") },
         access: access(values),
         auth: super::auth::build(values, &mut notes)?,
+        tls,
         metrics: metrics_detail(values)?,
         log,
         warning_unary_request_duration: values.duration("warning-unary-request-duration"),
@@ -96,12 +102,7 @@ fn urls(values: &Values, name: &str) -> Result<Vec<Endpoint>, ConfigError> {
 fn listeners(values: &Values, name: &str) -> Result<Vec<Endpoint>, ConfigError> {
     let urls = urls(values, name)?;
     check_bind(&urls)?;
-    match urls.iter().find(|url| url.tls) {
-        Some(url) => Err(ConfigError::new(format!(
-            "--{name} {url}: TLS is not supported in this version; use http or unix"
-        ))),
-        None => Ok(urls),
-    }
+    Ok(urls)
 }
 
 fn check_bind(urls: &[Endpoint]) -> Result<(), ConfigError> {

@@ -15,7 +15,8 @@ pub fn help_text() -> String {
          \x20 leaseway --version\n    Show the versions.\n\n\
          \x20 leaseway -h | --help\n    Show this text.\n\n\
          \x20 leaseway health [--endpoint http://127.0.0.1:2379] [--timeout 5s]\n    Ask a running server \
-         whether it is ready (/readyz): exit code 0 if it is, else 1 and one line that says why.\n\n",
+         whether it is ready (/readyz): exit code 0 if it is, else 1 and one line that says why.\n    \
+         For https: --cacert FILE, --cert FILE, --key FILE, --insecure-skip-tls-verify.\n\n",
     );
     out.push_str(HELP);
     out.push_str(

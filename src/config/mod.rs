@@ -11,6 +11,7 @@ mod build;
 pub mod flags;
 mod help;
 mod sources;
+pub mod tls;
 mod url;
 pub mod value;
 
@@ -65,6 +66,8 @@ pub struct Config {
     pub access: Access,
     /// How users show who they are.
     pub auth: AuthConfig,
+    /// How TLS is spoken; none if it is spoken nowhere.
+    pub tls: Option<tls::TlsConfig>,
     /// What is measured.
     pub metrics: MetricsDetail,
     /// Where the log goes.

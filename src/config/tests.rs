@@ -1,5 +1,6 @@
 //! The configuration as a function of its inputs.
 
+use super::tls::{CertificateSource, TlsVersions};
 use super::*;
 
 fn run(args: &[&str], env: &[(&str, &str)], file: Option<&str>) -> Result<Config, ConfigError> {
@@ -171,8 +172,50 @@ fn contradictions_exit_with_one() {
         ),
         (
             &["--listen-client-urls=https://127.0.0.1:1", "--advertise-client-urls=https://a:1"],
-            "--listen-client-urls https://127.0.0.1:1: TLS is not supported in this version; use http or unix",
+            "TLS key/cert (--cert-file, --key-file) must be provided for client url https://127.0.0.1:1 with HTTPS scheme",
         ),
+        (
+            &["--listen-metrics-urls=https://127.0.0.1:1"],
+            "client TLS key/cert (--cert-file, --key-file) must be provided for metrics secure url",
+        ),
+        (
+            &["--listen-metrics-urls=https://127.0.0.1:1", "--cert-file=c"],
+            "KeyFile and CertFile must both be present[key: , cert: c]",
+        ),
+        (
+            &["--listen-metrics-urls=https://127.0.0.1:1", "--auto-tls", "--client-key-file=k"],
+            "ClientKeyFile and ClientCertFile must both be present or both absent: key: k, cert: ]",
+        ),
+        (
+            &["--listen-metrics-urls=https://127.0.0.1:1", "--auto-tls", "--client-cert-auth"],
+            "--client-cert-auth needs --trusted-ca-file: there is nothing else to check client certificates by",
+        ),
+        (
+            &["--listen-metrics-urls=unixs:///m", "--auto-tls", "--self-signed-cert-validity=0"],
+            "selfSignedCertValidity is invalid,it should be greater than 0",
+        ),
+        (
+            &["--tls-min-version=TLS1.1"],
+            "unexpected TLS version \"TLS1.1\" (must be one of: TLS1.2, TLS1.3)",
+        ),
+        (
+            &["--tls-min-version=TLS1.3", "--tls-max-version=TLS1.2"],
+            "min version (TLS1.3) is greater than max version (TLS1.2)",
+        ),
+        (
+            &["--tls-min-version=TLS1.3", "--cipher-suites=TLS_RSA_WITH_RC4_128_SHA"],
+            "cipher suites cannot be configured when only TLS1.3 is enabled",
+        ),
+        (&["--cipher-suites=TLS_AES_128_GCM_SHA256,nope"], "unexpected TLS cipher suite \"nope\""),
+        (
+            &["--tls-max-version=TLS1.2", "--cipher-suites=TLS_RSA_WITH_RC4_128_SHA"],
+            "--cipher-suites leaves none that is available for TLS1.2, the only version enabled",
+        ),
+        (
+            &["--backend=oxia://a:1", "--oxia-ca-file=c"],
+            "--oxia-ca-file and --oxia-cert-file are for TLS: --backend must begin with oxia+tls://",
+        ),
+        (&["--oxia-cert-file=c"], "--oxia-cert-file and --oxia-key-file belong together"),
         (
             &["--max-session-timeout=1"],
             "--max-session-timeout must be between 2 and 9000000000 seconds (set to 1)",
@@ -182,6 +225,58 @@ fn contradictions_exit_with_one() {
         assert_eq!((error.message.as_str(), error.exit_code), (want, 1), "{args:?}");
         assert!(!error.message.contains('\n'));
     }
+}
+
+#[test]
+fn tls_from_flags_and_file() {
+    let urls = [
+        "--listen-client-urls=https://127.0.0.1:1,http://127.0.0.1:2",
+        "--advertise-client-urls=https://a:1",
+    ];
+    let files = ["--cert-file=c", "--key-file=k", "--trusted-ca-file=t", "--client-cert-auth"];
+    let more =
+        ["--cipher-suites=TLS_RSA_WITH_AES_256_CBC_SHA,TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305"];
+    let args = [&urls[..], &files, &more, &["--auto-tls", "--client-crl-file=r"]].concat();
+    let config = run(&args, &[], None).expect("valid");
+    let tls = config.tls.expect("TLS");
+    let (certificate, key) = ("c".into(), "k".into());
+    assert_eq!(tls.certificate, CertificateSource::Files { certificate, key });
+    assert_eq!((tls.trusted_ca, tls.revoked), (Some("t".into()), Some("r".into())));
+    assert!(tls.names_users && tls.allowed_hostnames.is_empty());
+    assert_eq!(tls.cipher_suites, Some(vec![0xcca8]));
+    let said = |text: &str| config.notes.iter().any(|note| note.message.contains(text));
+    for text in [
+        "ignoring client auto TLS since certs given",
+        "ignoring key and cert files",
+        "ignoring client cert auth for this URL",
+        "weak TLS cipher suites",
+    ] {
+        assert!(said(text), "{text}: {:?}", config.notes);
+    }
+
+    let config = run(&[&urls[..], &["--auto-tls", "--tls-min-version="]].concat(), &[], None);
+    let tls = config.expect("valid").tls.expect("TLS");
+    let hosts = vec!["127.0.0.1".into(), "127.0.0.1".into()];
+    assert_eq!(tls.certificate, CertificateSource::Generated { years: 1, hosts });
+    assert_eq!(tls.versions, TlsVersions { tls12: true, tls13: true });
+
+    let file = "\
+listen-client-urls: https://127.0.0.1:1
+self-signed-cert-validity: 0
+tls-min-version: TLS1.3
+client-transport-security:
+  auto-tls: true
+  trusted-ca-file: t
+  allowed-hostname: [b, a]
+";
+    let config = run(&["--config-file=x"], &[], Some(file)).expect("valid");
+    let tls = config.tls.expect("TLS");
+    assert!(matches!(tls.certificate, CertificateSource::Generated { years: 1, .. }));
+    assert_eq!(tls.allowed_hostnames, ["a", "b"]);
+    assert_eq!(tls.versions, TlsVersions { tls12: false, tls13: true });
+    assert!(!tls.names_users);
+    // Files that nobody needs are no reason to stop.
+    assert_eq!(run(&["--cert-file=c"], &[], None).expect("valid").tls, None);
 }
 
 #[test]
@@ -209,7 +304,7 @@ max-txn-ops: 9
 watch-progress-notify-interval: 7000000000
 grpc-keepalive-interval: 3s
 log-outputs: [stdout, stderr]
-client-transport-security:
+peer-transport-security:
   client-cert-auth: true
 unknown-key: 1
 discovery-config: {secure: {cert: a}}

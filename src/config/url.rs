@@ -89,6 +89,14 @@ impl Endpoint {
         Ok(urls)
     }
 
+    /// The host, if it is one on the network.
+    pub fn host(&self) -> Option<&str> {
+        match &self.place {
+            Place::Tcp { host, .. } => Some(host),
+            Place::Unix { .. } => None,
+        }
+    }
+
     /// Checks that one can listen there: an IP address, `localhost`, or a socket path.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ use http_body_util::Full;
 use leaseway_proto::etcdserverpb::AlarmType;
 use tonic::body::Body;
 
+use super::serve::Secure;
 use crate::config::{Access, ETCD_CLUSTER_VERSION, ETCD_VERSION};
 use crate::telemetry::{Metrics, exposition};
 
@@ -52,7 +53,9 @@ impl Endpoints {
     /// Answers a request on a port for clients.
     pub async fn client<B>(&self, request: &Request<B>) -> Response<Body> {
         let host = host_name(request);
-        if self.access.hosts.as_ref().is_some_and(|hosts| !hosts.contains(&host)) {
+        // A page that was rebound to this server could not have got past its certificate.
+        let secure = request.extensions().get::<Secure>().is_some();
+        if !secure && self.access.hosts.as_ref().is_some_and(|hosts| !hosts.contains(&host)) {
             tracing::warn!(host, "rejecting HTTP request to prevent DNS rebinding attacks");
             return error(StatusCode::MISDIRECTED_REQUEST, &rebinding_text(&host));
         }

@@ -9,8 +9,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use rustix::net::RecvFlags;
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use crate::config::{Endpoint, Place, SocketOptions};
@@ -43,11 +44,24 @@ impl fmt::Display for Traffic {
     }
 }
 
+/// Whether TLS is spoken on a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Security {
+    /// Never.
+    Plain,
+    /// Always.
+    Tls,
+    /// As the client begins.
+    Either,
+}
+
 /// A socket that listens.
 #[derive(Debug)]
 pub struct Listener {
     /// What to serve there.
     pub traffic: Traffic,
+    /// Whether over TLS.
+    pub security: Security,
     /// Where it listens, with the port that the system chose if none was given.
     pub address: Endpoint,
     socket: ListenSocket,
@@ -92,7 +106,8 @@ impl Listener {
         if let (Place::Tcp { port, .. }, ListenSocket::Tcp(tcp)) = (&mut address.place, &socket) {
             *port = tcp.local_addr().map_err(fail)?.port();
         }
-        Ok(Listener { traffic, address, socket })
+        let security = if url.tls { Security::Tls } else { Security::Plain };
+        Ok(Listener { traffic, security, address, socket })
     }
 
     /// Waits for the next connection.
@@ -109,6 +124,12 @@ impl Listener {
             }
             ListenSocket::Unix(listener, _) => Ok(Connection::Unix(listener.accept().await?.0)),
         }
+    }
+
+    /// Whether another URL names the same socket for the same traffic.
+    pub fn is_at(&self, url: &Endpoint, traffic: Traffic) -> bool {
+        let chosen = matches!(url.place, Place::Tcp { port: 0, .. });
+        self.traffic == traffic && self.address.place == url.place && !chosen
     }
 }
 
@@ -174,6 +195,37 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
 pub enum Connection {
     Tcp(TcpStream),
     Unix(UnixStream),
+}
+
+impl Connection {
+    /// Waits for the client's first byte, without taking it; none if the client sends nothing.
+    ///
+    /// # Errors
+    /// The connection was lost.
+    pub async fn first_byte(&self) -> io::Result<Option<u8>> {
+        let mut byte = [0];
+        let read = match self {
+            Connection::Tcp(stream) => stream.peek(&mut byte).await?,
+            Connection::Unix(stream) => {
+                stream
+                    .async_io(Interest::READABLE, || {
+                        Ok(rustix::net::recv(stream, &mut byte, RecvFlags::PEEK)?.0)
+                    })
+                    .await?
+            }
+        };
+        Ok((read > 0).then_some(byte[0]))
+    }
+
+    /// Who is on the other side, for the log.
+    pub fn peer(&self) -> String {
+        match self {
+            Connection::Tcp(stream) => {
+                stream.peer_addr().map_or_else(|_| "unknown".into(), |peer| peer.to_string())
+            }
+            Connection::Unix(_) => "unix".into(),
+        }
+    }
 }
 
 impl AsyncRead for Connection {
@@ -242,6 +294,11 @@ impl Metered {
     /// Counts the bytes of `connection`.
     pub fn new(connection: Connection, metrics: Arc<Metrics>) -> Metered {
         Metered { connection, metrics }
+    }
+
+    /// The connection itself.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
     }
 
     fn sent(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {

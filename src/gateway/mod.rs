@@ -8,6 +8,7 @@ pub mod authority;
 pub mod cluster;
 pub mod dispatch;
 pub mod error;
+pub mod handshake;
 pub mod health;
 pub mod http;
 pub mod identity;

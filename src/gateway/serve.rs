@@ -1,6 +1,7 @@
 //! Serving: connections are accepted, told apart, answered, and drained at the end.
 //!
-//! HTTP/1.1 and HTTP/2 without TLS share a port; the first bytes of a connection tell which it is.
+//! HTTP/1.1 and HTTP/2 share a port; the first bytes of a connection tell which it is. So do, if both
+//! are configured for one place, connections with TLS and without.
 //! Stopping goes in three steps: no new connections, and clients are told to go (GOAWAY); unary
 //! calls get a moment to end; then connections are closed, which ends what streams.
 
@@ -14,14 +15,19 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, watch};
 use tonic::body::Body;
 
 use super::dispatch::Services;
+use super::handshake::{Handshakes, Opened, Place};
 use super::http::Endpoints;
-use super::listen::{Connection, Listener, Metered, Traffic};
+use super::listen::{Listener, Metered, Security, Traffic};
+use super::transport;
+use crate::auth::CertificateName;
 use crate::config::{Config, Keepalive};
 use crate::telemetry::Metrics;
+use crate::tls::server::ServerTls;
 
 /// How much of requests is taken in ahead of their handlers, for a stream and for a connection.
 /// Above the default request limit, so that no request waits for a window update in its middle.
@@ -64,10 +70,14 @@ pub struct Gate {
 
 impl Gate {
     async fn answer(&self, traffic: Traffic, request: Request<Incoming>) -> Response<Body> {
-        // Over HTTP/2 etcd speaks gRPC only; plain GETs are answered here as over HTTP/1.1.
+        // Over HTTP/2 etcd speaks gRPC only; plain GETs are answered here as over HTTP/1.1. Over TLS
+        // clients choose HTTP/2 for anything, so that the content tells.
         let grpc = match traffic {
             Traffic::Metrics | Traffic::Http => false,
             Traffic::Grpc => true,
+            Traffic::GrpcAndHttp if request.extensions().get::<Secure>().is_some() => {
+                request.version() == Version::HTTP_2 && transport::claims_grpc(request.headers())
+            }
             Traffic::GrpcAndHttp => {
                 request.version() == Version::HTTP_2 && request.method() != Method::GET
             }
@@ -111,14 +121,18 @@ impl Gate {
 pub fn bind(config: &Config) -> Result<Vec<Listener>, super::listen::ListenError> {
     let split = !config.listen_client_http.is_empty();
     let client = if split { Traffic::Grpc } else { Traffic::GrpcAndHttp };
-    let mut listeners = Vec::new();
+    let mut listeners: Vec<Listener> = Vec::new();
     for (urls, traffic) in [
         (&config.listen_client, client),
         (&config.listen_client_http, Traffic::Http),
         (&config.listen_metrics, Traffic::Metrics),
     ] {
         for url in urls {
-            listeners.push(Listener::bind(url, traffic, config.socket)?);
+            match listeners.iter_mut().find(|there| there.is_at(url, traffic)) {
+                // The same place with another scheme.
+                Some(listener) => listener.security = Security::Either,
+                None => listeners.push(Listener::bind(url, traffic, config.socket)?),
+            }
         }
     }
     Ok(listeners)
@@ -141,11 +155,17 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts serving on all listeners.
-    pub fn start(config: &Config, listeners: Vec<Listener>, gate: Gate) -> Server {
+    /// Starts serving on all listeners. Without `tls`, those that need it serve nobody.
+    pub fn start(
+        config: &Config,
+        listeners: Vec<Listener>,
+        gate: Gate,
+        tls: Option<Arc<ServerTls>>,
+    ) -> Server {
         let (stage, watched) = watch::channel(Stage::Serving);
         let (alive, ended) = mpsc::channel(1);
         let gate = Arc::new(gate);
+        let handshakes = tls.map(|tls| Handshakes::new(tls, gate.metrics.clone()));
         for listener in listeners {
             let context = ConnectionContext {
                 gate: gate.clone(),
@@ -155,6 +175,8 @@ impl Server {
                     config.keepalive,
                 ),
                 traffic: listener.traffic,
+                security: listener.security,
+                handshakes: handshakes.clone().filter(|_| listener.security != Security::Plain),
             };
             tokio::spawn(accept_loop(listener, Arc::new(context), watched.clone(), alive.clone()));
         }
@@ -211,7 +233,14 @@ struct ConnectionContext {
     gate: Arc<Gate>,
     protocol: Protocol,
     traffic: Traffic,
+    security: Security,
+    /// None on a listener without TLS.
+    handshakes: Option<Arc<Handshakes>>,
 }
+
+/// Among the extensions of a request that came over TLS.
+#[derive(Debug, Clone, Copy)]
+pub struct Secure;
 
 async fn accept_loop(
     listener: Listener,
@@ -219,11 +248,7 @@ async fn accept_loop(
     mut stage: watch::Receiver<Stage>,
     alive: mpsc::Sender<Infallible>,
 ) {
-    tracing::info!(
-        traffic = %listener.traffic,
-        address = %listener.address,
-        "serving client traffic insecurely; this is strongly discouraged!"
-    );
+    announce(&listener);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -231,9 +256,33 @@ async fn accept_loop(
         };
         match accepted {
             Ok(connection) => {
-                let connection =
-                    serve_connection(context.clone(), connection, stage.clone(), alive.clone());
-                tokio::spawn(connection);
+                let connection = Metered::new(connection, context.gate.metrics.clone());
+                match &context.handshakes {
+                    None if context.security != Security::Plain => {}
+                    None => {
+                        let served = serve_connection(
+                            context.clone(),
+                            connection,
+                            None,
+                            stage.clone(),
+                            alive.clone(),
+                        );
+                        tokio::spawn(served);
+                    }
+                    Some(handshakes) => {
+                        let place = tokio::select! {
+                            place = handshakes.place() => place,
+                            _ = stage.changed() => return,
+                        };
+                        tokio::spawn(open_connection(
+                            context.clone(),
+                            connection,
+                            place,
+                            stage.clone(),
+                            alive.clone(),
+                        ));
+                    }
+                }
             }
             Err(error) => {
                 tracing::warn!(%error, address = %listener.address, "cannot accept a connection");
@@ -243,15 +292,67 @@ async fn accept_loop(
     }
 }
 
-async fn serve_connection(
+fn announce(listener: &Listener) {
+    let (traffic, address) = (listener.traffic, &listener.address);
+    if listener.security != Security::Tls {
+        tracing::info!(
+            %traffic,
+            %address,
+            "serving client traffic insecurely; this is strongly discouraged!"
+        );
+    }
+    if listener.security != Security::Plain {
+        tracing::info!(%traffic, %address, "serving client traffic securely");
+    }
+}
+
+/// Serves a connection once it is clear how, and, over TLS, with whom.
+async fn open_connection(
     context: Arc<ConnectionContext>,
-    connection: Connection,
+    connection: Metered,
+    place: Place,
+    mut stage: watch::Receiver<Stage>,
+    alive: mpsc::Sender<Infallible>,
+) {
+    let Some(handshakes) = &context.handshakes else { return };
+    let opened = tokio::select! {
+        opened = handshakes.open(connection, context.security, place) => opened,
+        // Nothing has been asked yet.
+        _ = stage.changed() => return,
+    };
+    match opened {
+        None => {}
+        Some(Opened::Plain(plain)) => {
+            serve_connection(context.clone(), plain, None, stage, alive).await;
+        }
+        Some(Opened::Tls(stream, name)) => {
+            let marks = Some((Secure, name));
+            serve_connection(context.clone(), *stream, marks, stage, alive).await;
+        }
+    }
+}
+
+/// What requests on a connection with TLS are marked with.
+type Marks = Option<(Secure, Option<CertificateName>)>;
+
+async fn serve_connection<C>(
+    context: Arc<ConnectionContext>,
+    connection: C,
+    marks: Marks,
     mut stage: watch::Receiver<Stage>,
     _alive: mpsc::Sender<Infallible>,
-) {
-    let io = TokioIo::new(Metered::new(connection, context.gate.metrics.clone()));
-    let service = service_fn(|request| {
+) where
+    C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let io = TokioIo::new(connection);
+    let service = service_fn(|mut request: Request<Incoming>| {
         let (gate, traffic) = (context.gate.clone(), context.traffic);
+        if let Some((secure, name)) = &marks {
+            request.extensions_mut().insert(*secure);
+            if let Some(name) = name {
+                request.extensions_mut().insert(name.clone());
+            }
+        }
         async move { Ok::<_, Infallible>(gate.answer(traffic, request).await) }
     });
     let mut connection = pin!(context.protocol.serve_connection(io, service));

@@ -113,6 +113,13 @@ pub fn check_call(request: &http::request::Parts) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Whether a request's content type mentions gRPC: as etcd tells gRPC from HTTP over TLS.
+pub fn claims_grpc(headers: &http::HeaderMap) -> bool {
+    let content_type = headers.get(http::header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let name = b"application/grpc";
+    content_type.is_some_and(|text| text.windows(name.len()).any(|part| part == name))
+}
+
 /// Whether a content type is gRPC's: alone, with a `+codec` or with `;parameters`.
 fn is_grpc(value: &HeaderValue) -> bool {
     let bytes = value.as_bytes();

@@ -7,7 +7,7 @@ use crate::backend::oxia::checkpoint::format;
 use crate::backend::oxia::checkpoint::keep::{self, keep};
 use crate::backend::oxia::checkpoint::load::{LoadError, Loader, Rate};
 use crate::backend::oxia::checkpoint::pin::Pin;
-use crate::backend::oxia::client::{Client, Config as ClientConfig, RECORD_BYTES_MAX};
+use crate::backend::oxia::client::{Client, Config as ClientConfig, RECORD_BYTES_MAX, Tls, Token};
 use crate::backend::oxia::cluster::ClusterShard;
 use crate::backend::oxia::log::{self, OxiaLog};
 use crate::backend::oxia::longest;
@@ -38,7 +38,7 @@ use leaseway_proto::etcdserverpb as pb;
 use leaseway_proto::log::Member;
 use prost::Message;
 use std::convert::Infallible;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -67,13 +67,13 @@ pub(super) async fn open(
     dir.refuse_with(STORE, "it has keys of its own, which a gateway would not serve")
         .map_err(|error| error.to_string())?;
     let names = Names::new(&place.keyspace);
-    let client = ClientConfig::new(
-        place.seeds.clone(),
-        place.namespace.clone(),
-        place.keyspace.clone(),
-        names.proof(),
-    );
+    let client = client_config(place, &names)?;
+    let token = client.token.clone().zip(place.token_file.clone());
     let client = Client::start(client).map_err(|error| format!("--backend: {error}"))?;
+    if let Some((token, path)) = token {
+        // Ends with the process, as the client does.
+        tokio::spawn(follow_token(token, path));
+    }
     let shard = Arc::new(ClusterShard::new(Arc::new(client), &names));
     let path = dir.path().join(CACHE);
     let member = Member {
@@ -97,6 +97,53 @@ pub(super) async fn open(
     let started = start(config, shard, names, engine, member, auth, metrics).await;
     pin.release().await;
     started
+}
+
+/// How the cluster is reached.
+fn client_config(place: &OxiaPlace, names: &Names) -> Result<ClientConfig, String> {
+    let mut client = ClientConfig::new(
+        place.seeds.clone(),
+        place.namespace.clone(),
+        place.keyspace.clone(),
+        names.proof(),
+    );
+    client.authority.clone_from(&place.authority);
+    if let Some(files) = &place.tls {
+        let tls = Tls::new(files.clone(), place.authority.as_deref());
+        client.transport = Box::new(tls.map_err(|error| format!("TLS to Oxia: {error}"))?);
+    }
+    if let Some(path) = &place.token_file {
+        client.token = Some(read_token(path).and_then(|text| {
+            Token::new(&text)
+                .map_err(|error| format!("--oxia-token-file {}: {error}", path.display()))
+        })?);
+    }
+    Ok(client)
+}
+
+fn read_token(path: &Path) -> Result<String, String> {
+    let failed = |error| format!("--oxia-token-file {}: {error}", path.display());
+    std::fs::read_to_string(path).map_err(failed)
+}
+
+/// Uses what is in the file, whenever it changes. What can't be used is said once.
+async fn follow_token(token: Token, path: PathBuf) {
+    let mut seen = read_token(&path);
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let path = path.clone();
+        let Ok(now) = tokio::task::spawn_blocking(move || read_token(&path)).await else { return };
+        if now == seen {
+            continue;
+        }
+        let replaced =
+            now.clone().and_then(|text| token.replace(&text).map_err(|error| error.to_string()));
+        match replaced {
+            Ok(()) => tracing::info!("the token for Oxia has changed"),
+            Err(error) => tracing::warn!(error, "the new token for Oxia can't be used"),
+        }
+        seen = now;
+    }
 }
 
 /// Shows how much has been loaded.

@@ -15,6 +15,7 @@ pub struct Metrics {
     pub disk: DiskMetrics,
     pub server: ServerMetrics,
     pub network: NetworkMetrics,
+    pub tls: TlsMetrics,
     pub health: HealthMetrics,
     pub grpc: GrpcMetrics,
 }
@@ -123,6 +124,19 @@ pub struct NetworkMetrics {
     pub sent_bytes_total: Counter,
 }
 
+/// TLS on client connections.
+#[derive(Debug, Default)]
+pub struct TlsMetrics {
+    /// Connections that ended in their handshake.
+    pub failed_handshakes_total: Counter,
+    /// Changed files that were taken over.
+    pub reloads_total: Counter,
+    /// Changed files that could not be used.
+    pub reload_failures_total: Counter,
+    /// When the server's certificate ends, in seconds since 1970; 0 without TLS.
+    pub certificate_not_after: Gauge,
+}
+
 impl Metrics {
     /// All zero; `extensive` adds a histogram for each gRPC method.
     pub fn new(extensive: bool) -> Metrics {
@@ -158,6 +172,7 @@ impl Metrics {
             },
             server: ServerMetrics::default(),
             network: NetworkMetrics::default(),
+            tls: TlsMetrics::default(),
             health: HealthMetrics::new(),
             grpc: GrpcMetrics::new(extensive),
         }

@@ -15,6 +15,7 @@ impl Metrics {
         self.write_keyspace(&mut out);
         self.write_disk(&mut out);
         self.write_server(&mut out);
+        self.write_tls(&mut out);
         self.health.write(&mut out);
         self.grpc.write(&mut out);
         out.value(
@@ -197,6 +198,30 @@ impl Metrics {
             "gauge",
             &labels(&[("cluster_version", cluster)]),
             1,
+        );
+    }
+
+    fn write_tls(&self, out: &mut Exposition) {
+        let tls = &self.tls;
+        out.gauge(
+            "leaseway_tls_certificate_not_after_seconds",
+            "When the server's certificate ends, in seconds since 1970; 0 without TLS.",
+            &tls.certificate_not_after,
+        );
+        out.counter(
+            "leaseway_tls_handshakes_failed_total",
+            "Connections that ended in their TLS handshake.",
+            &tls.failed_handshakes_total,
+        );
+        out.counter(
+            "leaseway_tls_reload_failures_total",
+            "Changed files for TLS that could not be used.",
+            &tls.reload_failures_total,
+        );
+        out.counter(
+            "leaseway_tls_reloads_total",
+            "Changed files for TLS that were taken over.",
+            &tls.reloads_total,
         );
     }
 }

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use leaseway::backend::oxia::client::{
-    Client, Config, Dialect, Epoch, IN_FLIGHT_MAX, KeyRange, Kind, Notice, WriteBatch, WriteError,
+    Client, Config, Dialect, Epoch, IN_FLIGHT_MAX, KeyRange, Kind, Notice, Token, WriteBatch,
+    WriteError,
 };
 use leaseway_proto::oxia::NotificationBatch;
 
@@ -58,7 +59,7 @@ fn value() -> Bytes {
 async fn speaks_the_newer_name_and_says_who_it_is() {
     let (_, nodes) = cluster(1).await;
     let mut config = config(&nodes);
-    config.token = Some("secret".into());
+    config.token = Some(Token::new("secret").expect("a token"));
     let client = Client::connect(config, PATIENCE).await.expect("a leader");
     let leader = client.leader_address().expect("a leader");
     assert_eq!(leader, (nodes[0].address.clone(), SHARD, Dialect::V1));
@@ -264,14 +265,12 @@ async fn notifications_tell_what_they_missed() {
 #[tokio::test]
 async fn refuses_a_configuration_that_cannot_work() {
     let seeds = || vec!["127.0.0.1:1".parse().expect("an address")];
-    let mut token = Config::new(seeds(), "ns", "ks", "ks/proof");
-    token.token = Some("a\nb".into());
     for config in [
         Config::new(vec![], "ns", "ks", "ks/proof"),
         Config::new(seeds(), "", "ks", "ks/proof"),
         Config::new(seeds(), "ns", "ks", "__oxia/proof"),
-        token,
     ] {
         assert_eq!(Client::start(config).err().map(|error| error.kind), Some(Kind::Invalid));
     }
+    assert_eq!(Token::new("a\nb").err().map(|error| error.kind), Some(Kind::Invalid));
 }

@@ -6,6 +6,7 @@
 
 pub mod client;
 pub mod oxia;
+pub mod tls;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -116,7 +117,8 @@ fn wait(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
 /// Starts a server process; returns it and its port.
 fn launch(program: &Program, flags: &[String], dir: &Path, log: &Path) -> (Child, u16) {
     let port = free_port();
-    let url = format!("http://127.0.0.1:{port}");
+    let scheme = if is_secure(flags) { "https" } else { "http" };
+    let url = format!("{scheme}://127.0.0.1:{port}");
     let log_file = std::fs::File::create(log).expect("log file");
     let child = program()
         .current_dir(dir)
@@ -128,6 +130,11 @@ fn launch(program: &Program, flags: &[String], dir: &Path, log: &Path) -> (Child
         .spawn()
         .expect("the program starts");
     (child, port)
+}
+
+/// Whether these flags make the client port one with TLS.
+fn is_secure(flags: &[String]) -> bool {
+    flags.iter().any(|flag| flag.starts_with("--cert-file=") || flag == "--auto-tls")
 }
 
 /// How a server's process is made, without its flags.
@@ -177,6 +184,9 @@ impl Server {
     /// Waits until a real etcd reports the storage version of its cluster: a new one reports an
     /// older version until its monitor has raised it, some time after it serves.
     fn wait_until_settled(&self) {
+        if is_secure(&self.flags) {
+            return;
+        }
         let deadline = Instant::now() + PATIENCE;
         loop {
             let versions = self.http("GET", "/version", &[("Host", "127.0.0.1")]).body;
@@ -262,6 +272,9 @@ impl Server {
 
     /// Waits for an answer on the client port: the log may be anywhere.
     fn wait_until_ready(&mut self) {
+        if is_secure(&self.flags) {
+            return self.wait_for_log("ready to serve client requests");
+        }
         let deadline = Instant::now() + PATIENCE;
         while !answers(self.port) {
             let ended = self.child.try_wait().expect("a child of ours");

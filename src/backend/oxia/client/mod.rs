@@ -33,6 +33,8 @@ mod reads;
 mod sessions;
 mod shard;
 mod streams;
+mod tls;
+mod token;
 mod wire;
 mod writer;
 
@@ -47,6 +49,8 @@ pub use leader::Epoch;
 pub use reads::{At, Comparison, Keys, Record, Records};
 pub use sessions::SessionInfo;
 pub use streams::{Event, Hint, Notice, Notifications, SequenceUpdates};
+pub use tls::Tls;
+pub use token::Token;
 pub use wire::{Connecting, Dialect, Io, Tcp, Transport};
 pub use writer::{IN_FLIGHT_MAX, QUEUED_BYTES_MAX, QUEUED_MAX};
 
@@ -77,8 +81,8 @@ pub struct Config {
     /// Sent to the nodes as the name they were called by, in place of their addresses.
     pub authority: Option<String>,
     /// Sent with every call, as `authorization: Bearer …`.
-    pub token: Option<String>,
-    /// How nodes are reached; [`Tcp`] unless there is TLS.
+    pub token: Option<Token>,
+    /// How nodes are reached: [`Tcp`], or [`Tls`].
     pub transport: Box<dyn Transport>,
     /// How long making a connection may take.
     pub connect_timeout: Duration,
@@ -160,20 +164,11 @@ impl Client {
         key::check_put(&config.proof_key)?;
         let namespace = metadata(&config.namespace).filter(|_| !config.namespace.is_empty());
         let namespace = namespace.ok_or_else(|| invalid("no valid namespace"))?;
-        let authorization = match &config.token {
-            None => None,
-            Some(token) => {
-                let value = metadata(&format!("Bearer {token}"));
-                let mut value = value.ok_or_else(|| invalid("no valid token"))?;
-                value.set_sensitive(true);
-                Some(value)
-            }
-        };
         let discovery = Discovery::new(config.namespace, config.partition_key.clone());
         let dialing = Arc::new(Dialing {
             transport: config.transport,
             authority: config.authority,
-            authorization,
+            token: config.token,
             connect_timeout: config.connect_timeout,
             call_timeout: config.call_timeout,
         });

@@ -29,6 +29,7 @@ use tonic_prost::ProstCodec;
 
 use super::address::Address;
 use super::error::{Error, Kind};
+use super::token::Token;
 
 /// What a server accepts and sends at most, in bytes.
 const MESSAGE_BYTES_MAX: usize = 256 << 20;
@@ -109,6 +110,11 @@ pub type Connecting = Pin<Box<dyn Future<Output = io::Result<Box<dyn Io>>> + Sen
 pub trait Transport: Send + Sync + 'static {
     /// Opens a byte stream to a node. The caller bounds the time.
     fn connect(&self, address: &Address) -> Connecting;
+
+    /// Whether what is sent on such a stream can't be read by others.
+    fn encrypts(&self, address: &Address) -> bool {
+        address.tls
+    }
 }
 
 /// Plain TCP.
@@ -152,8 +158,7 @@ pub(super) struct Dialing {
     pub transport: Box<dyn Transport>,
     /// Sent as `:authority` in place of the node's address.
     pub authority: Option<String>,
-    /// `Bearer …`.
-    pub authorization: Option<MetadataValue<Ascii>>,
+    pub token: Option<Token>,
     pub connect_timeout: Duration,
     pub call_timeout: Duration,
 }
@@ -163,7 +168,7 @@ pub(super) struct Dialing {
 pub(super) struct Wire {
     grpc: Grpc<Channel>,
     pub dialect: Dialect,
-    authorization: Option<MetadataValue<Ascii>>,
+    token: Option<Token>,
     call_timeout: Duration,
 }
 
@@ -182,7 +187,7 @@ impl Wire {
         };
         let open = async {
             let io = dialing.transport.connect(address).await.map_err(|e| unreachable(&e))?;
-            let scheme = if address.tls { "https" } else { "http" };
+            let scheme = if dialing.transport.encrypts(address) { "https" } else { "http" };
             let own = format!("{}:{}", address.host, address.port);
             let authority = dialing.authority.as_deref().unwrap_or(&own);
             // The scheme of the endpoint only says that tonic has no encryption to do.
@@ -207,7 +212,7 @@ impl Wire {
                 .max_decoding_message_size(MESSAGE_BYTES_MAX)
                 .max_encoding_message_size(MESSAGE_BYTES_MAX),
             dialect,
-            authorization: dialing.authorization.clone(),
+            token: dialing.token.clone(),
             call_timeout: dialing.call_timeout,
         })
     }
@@ -219,8 +224,8 @@ impl Wire {
 
     fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
-        if let Some(authorization) = &self.authorization {
-            request.metadata_mut().insert("authorization", authorization.clone());
+        if let Some(token) = &self.token {
+            request.metadata_mut().insert("authorization", token.value());
         }
         request
     }
