@@ -140,7 +140,7 @@ pub fn find(service: &str, method: &str) -> Option<Method> {
 }
 
 /// Service, method and flow of all, in the order of [`Method`]'s indices.
-pub(super) fn all() -> impl Iterator<Item = (&'static str, &'static str, Flow)> {
+pub fn all() -> impl Iterator<Item = (&'static str, &'static str, Flow)> {
     SERVICES.iter().flat_map(|(service, methods)| {
         methods.iter().map(move |(method, flow)| (*service, *method, *flow))
     })
