@@ -3,8 +3,13 @@
 //! 1. Every message, and a client for every service.
 //! 2. The servers, whose `Range`, `RangeStream` and `Watch` answers are replaced by types of
 //!    `src/raw.rs` that hold rows in their wire encoding, so that a row is encoded once in its life.
+//!
+//! The shapes of etcd's messages are written down as data too (`build/shapes.rs`).
 
 use std::path::PathBuf;
+
+#[path = "build/shapes.rs"]
+mod shapes;
 
 const PACKAGES: [&str; 5] = ["etcdserverpb", "mvccpb", "authpb", "v3lockpb", "v3electionpb"];
 
@@ -17,6 +22,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .build_server(false)
         .bytes(".")
         .compile_fds(descriptors.clone())?;
+
+    std::fs::write(out.join("shapes.rs"), shapes::generate(&descriptors))?;
 
     let servers = out.join("servers");
     std::fs::create_dir_all(&servers)?;
@@ -46,6 +53,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .bytes(".")
         .compile_fds(protox::compile(["oxia/client.proto"], ["oxia"])?)?;
 
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=build");
     println!("cargo:rerun-if-changed=etcd");
     println!("cargo:rerun-if-changed=leaseway");
     println!("cargo:rerun-if-changed=oxia");

@@ -14,6 +14,8 @@ use leaseway_proto::server::etcdserverpb::kv_server::KvServer;
 use leaseway_proto::server::etcdserverpb::lease_server::LeaseServer;
 use leaseway_proto::server::etcdserverpb::maintenance_server::MaintenanceServer;
 use leaseway_proto::server::etcdserverpb::watch_server::WatchServer;
+use leaseway_proto::server::v3electionpb::election_server::ElectionServer;
+use leaseway_proto::server::v3lockpb::lock_server::LockServer;
 use tokio::sync::watch;
 use tokio::task::JoinHandle as Task;
 use tonic::codec::CompressionEncoding;
@@ -33,12 +35,15 @@ use crate::gateway::auth::AuthService;
 use crate::gateway::authority::Gate;
 use crate::gateway::cluster::{ClusterService, Members, SelfInfo};
 use crate::gateway::dispatch::Services;
+use crate::gateway::election::ElectionService;
 use crate::gateway::error::Error;
 use crate::gateway::health::{HealthService, ServingStatus};
 use crate::gateway::http::{Endpoints, HealthState, ReadFuture};
 use crate::gateway::identity::Identity;
+use crate::gateway::json::JsonGateway;
 use crate::gateway::kv::KvService;
 use crate::gateway::lease::LeaseService;
+use crate::gateway::lock::LockService;
 use crate::gateway::maintenance::{MaintenanceService, Shrink};
 use crate::gateway::serve::App;
 use crate::gateway::snapshot::Snapshots;
@@ -371,7 +376,10 @@ fn assemble<L: Log, S: Sessions>(
     let state = NodeState { context, hub: hub.clone(), engine: engine.clone() };
     let endpoints = Endpoints::new(Arc::new(state), metrics.clone(), config.access.clone());
     let node = Node { failure, serving, stop_log, apply, hub, engine, tasks, _failed: failed };
-    (node, App { services, endpoints })
+    let services = Arc::new(services);
+    let receive = config.limits.max_receive_bytes();
+    let json = config.json_gateway.then(|| JsonGateway::new(services.clone(), receive));
+    (node, App { services, endpoints, json })
 }
 
 fn services<L: Log, S: Sessions>(
@@ -416,6 +424,8 @@ fn services<L: Log, S: Sessions>(
         .add(limited!(MaintenanceServer, maintenance))
         .add(limited!(ClusterServer, ClusterService::new(identity, info, members, gate)))
         .add(limited!(AuthServer, AuthService::new(context.clone())))
+        .add_waiting(limited!(LockServer, LockService::new(context.clone(), hub.clone())))
+        .add_waiting(limited!(ElectionServer, ElectionService::new(context.clone(), hub.clone())))
         .add(HealthService::new(status))
 }
 

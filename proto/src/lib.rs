@@ -2,7 +2,8 @@
 //!
 //! `etcdserverpb`, `mvccpb`, `authpb`, `v3lockpb` and `v3electionpb` hold the messages and the
 //! clients; [`server`] the services to implement. [`raw`] has the answers that a server builds from
-//! rows in their wire encoding, and [`log`] the command log's own entries. [`oxia`] is another
+//! rows in their wire encoding, [`schema`] the messages' shapes as data, and [`log`] the command log's own
+//! entries. [`oxia`] is another
 //! contract, in which this server is the client.
 //!
 //! Names and field numbers are those of etcd v3.7's published API, and of Oxia's.
@@ -11,6 +12,7 @@
 #![allow(missing_docs)]
 
 pub mod raw;
+pub mod schema;
 
 pub mod mvccpb {
     tonic::include_proto!("mvccpb");

@@ -76,6 +76,7 @@ pub(super) fn build(
         keepalive: keepalive(values),
         socket: SocketOptions { reuse_port: values.switch("socket-reuse-port") },
         access: access(values),
+        json_gateway: values.switch("enable-grpc-gateway"),
         auth: super::auth::build(values, &mut notes)?,
         tls,
         metrics: metrics_detail(values)?,

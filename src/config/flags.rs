@@ -133,7 +133,6 @@ const RAFT: Effect = Effect::Ignored("a single process has no peers and no raft 
 const ENGINE: Effect = Effect::Ignored("the storage engine here has no such setting");
 const NO_SELF: Effect = Effect::Ignored("the server makes no connections to itself");
 const NO_PEER_TLS: Effect = Effect::Ignored("no peer listener is opened");
-const NO_JSON: Effect = Effect::Ignored("the JSON gateway is not available in this version");
 const NO_DISCOVERY: Effect = Effect::Ignored("a single process has nothing to discover");
 const NO_TRACING: Effect = Effect::Ignored("traces are not exported in this version");
 const NO_PROFILER: Effect = Effect::Ignored("there is no profiler endpoint");

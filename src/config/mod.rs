@@ -64,6 +64,8 @@ pub struct Config {
     pub socket: SocketOptions,
     /// What HTTP requests are let in.
     pub access: Access,
+    /// Whether the API is served as JSON too.
+    pub json_gateway: bool,
     /// How users show who they are.
     pub auth: AuthConfig,
     /// How TLS is spoken; none if it is spoken nowhere.

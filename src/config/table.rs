@@ -29,7 +29,7 @@ pub const FLAGS: &[Flag] = &{
     flag("grpc-keepalive-timeout", Duration, "20s", HONOURED, Member, "How long to wait for the answer to a ping before closing the connection; 0 sends none."),
     flag("socket-reuse-port", Bool, "false", HONOURED, Member, "Set SO_REUSEPORT on listeners."),
     flag("socket-reuse-address", Bool, "false", HONOURED, Member, "Set SO_REUSEADDR on listeners (on Linux it is set anyway)."),
-    flag("enable-grpc-gateway", Bool, "true", NO_JSON, Member, "Serve the API as JSON over HTTP."),
+    flag("enable-grpc-gateway", Bool, "true", HONOURED, Member, "Serve the API as JSON over HTTP."),
     flag("raft-read-timeout", Duration, "5s", RAFT, Member, "Read timeout on peer connections."),
     flag("raft-write-timeout", Duration, "5s", RAFT, Member, "Write timeout on peer connections."),
     flag("feature-gates", Gates, "", Effect::Ignored("the gates switch parts of etcd that are not here"), Member, "Comma-separated Name=true|false pairs; the names are checked."),

@@ -13,13 +13,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
 use http_body::Frame;
-use hyper::body::Incoming;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Service};
 use tonic::server::NamedService;
 use tonic::{Code, Status};
 
-use super::messages::{Messages, RequestBody};
+use super::messages::{Inbound, Messages, RequestBody};
 use super::transport::{self, Refusal};
 use crate::telemetry::methods::{self, Flow, Method};
 use crate::telemetry::{Gauge, Metrics};
@@ -33,6 +32,35 @@ const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 /// A gRPC service, whatever its type.
 trait AnyService: Send + Sync {
     fn call(&self, request: Request<RequestBody>) -> BoxFuture<Response<Body>, Infallible>;
+}
+
+/// What tonic generates for a service.
+pub trait GeneratedService:
+    Service<
+        Request<RequestBody>,
+        Response = Response<Body>,
+        Error = Infallible,
+        Future = BoxFuture<Response<Body>, Infallible>,
+    > + NamedService
+    + Clone
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<S> GeneratedService for S where
+    S: Service<
+            Request<RequestBody>,
+            Response = Response<Body>,
+            Error = Infallible,
+            Future = BoxFuture<Response<Body>, Infallible>,
+        > + NamedService
+        + Clone
+        + Send
+        + Sync
+        + 'static
+{
 }
 
 impl<S> AnyService for S
@@ -52,10 +80,17 @@ where
     }
 }
 
+struct Entry {
+    name: &'static str,
+    service: Box<dyn AnyService>,
+    /// Whether unary calls may wait for other clients.
+    waits: bool,
+}
+
 /// The gRPC services of the server.
 pub struct Services {
     /// In the order in which they were added, the busiest first.
-    entries: Vec<(&'static str, Box<dyn AnyService>)>,
+    entries: Vec<Entry>,
     metrics: Arc<Metrics>,
     slow_call: Duration,
     unary_in_flight: Gauge,
@@ -70,30 +105,26 @@ impl Services {
     /// Adds a generated server. Set its message limits and compression before.
     #[must_use]
     #[expect(clippy::should_implement_trait, reason = "adding a service is not arithmetic")]
-    pub fn add<S>(mut self, service: S) -> Services
-    where
-        S: Service<
-                Request<RequestBody>,
-                Response = Response<Body>,
-                Error = Infallible,
-                Future = BoxFuture<Response<Body>, Infallible>,
-            > + NamedService
-            + Clone
-            + Send
-            + Sync
-            + 'static,
-    {
-        self.entries.push((S::NAME, Box::new(service)));
+    pub fn add<S: GeneratedService>(mut self, service: S) -> Services {
+        self.entries.push(Entry { name: S::NAME, service: Box::new(service), waits: false });
         self
     }
 
-    /// Unary calls that are being answered.
+    /// Adds a generated server whose unary calls may wait for other clients, so that nobody should
+    /// wait for them to end.
+    #[must_use]
+    pub fn add_waiting<S: GeneratedService>(mut self, service: S) -> Services {
+        self.entries.push(Entry { name: S::NAME, service: Box::new(service), waits: true });
+        self
+    }
+
+    /// Unary calls that are being answered and do not wait for other clients.
     pub fn unary_in_flight(&self) -> i64 {
         self.unary_in_flight.get()
     }
 
     /// Answers one gRPC call.
-    pub async fn call(&self, request: Request<Incoming>) -> Response<Body> {
+    pub async fn call(&self, request: Request<Inbound>) -> Response<Body> {
         let (parts, body) = request.into_parts();
         if let Err(refusal) = transport::check_call(&parts) {
             return refuse(refusal);
@@ -118,13 +149,13 @@ impl Services {
         else {
             return Err(Status::unimplemented(format!("malformed method name: {path:?}")));
         };
-        match self.entries.iter().find(|(name, _)| *name == service) {
+        match self.entries.iter().find(|entry| entry.name == service) {
             None => Err(Status::unimplemented(format!("unknown service {service}"))),
-            Some((_, handler)) => match methods::find(service, method) {
+            Some(entry) => match methods::find(service, method) {
                 None => Err(Status::unimplemented(format!(
                     "unknown method {method} for service {service}"
                 ))),
-                Some(method) => Ok(Call { handler: handler.as_ref(), method }),
+                Some(method) => Ok(Call { entry, method }),
             },
         }
     }
@@ -133,15 +164,16 @@ impl Services {
         &self,
         call: Call<'_>,
         timeout: Option<Duration>,
-        request: Request<Incoming>,
+        request: Request<Inbound>,
     ) -> Response<Body> {
         let started = Instant::now();
         let version = request.headers().get(CLIENT_VERSION).map(HeaderValue::as_bytes);
         self.metrics.grpc.started(call.method, version);
         let request = request.map(|body| RequestBody::new(body, call.method, self.metrics.clone()));
         let mut ended = Ended { metrics: &self.metrics, call: Some((call.method, started)) };
-        let _held = (call.method.flow == Flow::Unary).then(|| self.unary_in_flight.hold());
-        let answer = call.handler.call(request);
+        let drains = call.method.flow == Flow::Unary && !call.entry.waits;
+        let _held = drains.then(|| self.unary_in_flight.hold());
+        let answer = call.entry.service.call(request);
         let Ok(mut response) = match timeout {
             None => answer.await,
             Some(timeout) => match tokio::time::timeout(timeout, answer).await {
@@ -188,7 +220,7 @@ impl Services {
 }
 
 struct Call<'a> {
-    handler: &'a dyn AnyService,
+    entry: &'a Entry,
     method: Method,
 }
 

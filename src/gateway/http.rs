@@ -51,25 +51,41 @@ impl Endpoints {
     }
 
     /// Answers a request on a port for clients.
-    pub async fn client<B>(&self, request: &Request<B>) -> Response<Body> {
-        let host = host_name(request);
+    pub async fn client<B>(&self, request: Request<B>) -> Response<Body> {
+        self.guard(request, async |request| {
+            if request.uri().path() != "/version" {
+                return self.common(&request).await;
+            }
+            match refuse_method(request.method()) {
+                Some(response) => response,
+                None => answer(StatusCode::OK, Some(JSON), version_json()),
+            }
+        })
+        .await
+    }
+
+    /// Answers a request on a port for clients by `answer`, if it came to a name under which this server
+    /// may be called; lets pages of other origins read the answer.
+    pub async fn guard<B>(
+        &self,
+        request: Request<B>,
+        respond: impl AsyncFnOnce(Request<B>) -> Response<Body>,
+    ) -> Response<Body> {
+        let host = host_name(&request);
         // A page that was rebound to this server could not have got past its certificate.
         let secure = request.extensions().get::<Secure>().is_some();
         if !secure && self.access.hosts.as_ref().is_some_and(|hosts| !hosts.contains(&host)) {
             tracing::warn!(host, "rejecting HTTP request to prevent DNS rebinding attacks");
             return error(StatusCode::MISDIRECTED_REQUEST, &rebinding_text(&host));
         }
-        let mut response = if request.method() == Method::OPTIONS {
-            answer(StatusCode::OK, None, String::new())
-        } else if request.uri().path() == "/version" {
-            match refuse_method(request.method()) {
-                Some(response) => response,
-                None => answer(StatusCode::OK, Some(JSON), version_json()),
-            }
-        } else {
-            self.common(request).await
+        let origin = self.allowed_origin(&request);
+        let mut response = match *request.method() {
+            Method::OPTIONS => answer(StatusCode::OK, None, String::new()),
+            _ => respond(request).await,
         };
-        self.add_cors(request, &mut response);
+        if let Some(origin) = origin {
+            add_cors(origin, &mut response);
+        }
         response
     }
 
@@ -189,28 +205,26 @@ impl Endpoints {
         }
     }
 
-    fn add_cors<B>(&self, request: &Request<B>, response: &mut Response<Body>) {
-        let origin = match &self.access.cors {
-            None => HeaderValue::from_static("*"),
-            Some(allowed) => {
-                let origin = request.headers().get(header::ORIGIN);
-                match origin.filter(|o| o.to_str().is_ok_and(|o| allowed.iter().any(|a| a == o))) {
-                    Some(origin) => origin.clone(),
-                    None => return,
-                }
-            }
-        };
-        let headers = response.headers_mut();
-        headers.insert(
-            header::ACCESS_CONTROL_ALLOW_METHODS,
-            HeaderValue::from_static("POST, GET, OPTIONS, PUT, DELETE"),
-        );
-        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-        headers.insert(
-            header::ACCESS_CONTROL_ALLOW_HEADERS,
-            HeaderValue::from_static("accept, content-type, authorization"),
-        );
+    /// The origin whose pages may read the answer.
+    fn allowed_origin<B>(&self, request: &Request<B>) -> Option<HeaderValue> {
+        let Some(allowed) = &self.access.cors else { return Some(HeaderValue::from_static("*")) };
+        let origin = request.headers().get(header::ORIGIN)?;
+        let known = origin.to_str().is_ok_and(|origin| allowed.iter().any(|a| a == origin));
+        known.then(|| origin.clone())
     }
+}
+
+fn add_cors(origin: HeaderValue, response: &mut Response<Body>) {
+    let headers = response.headers_mut();
+    headers.insert(
+        header::ACCESS_CONTROL_ALLOW_METHODS,
+        HeaderValue::from_static("POST, GET, OPTIONS, PUT, DELETE"),
+    );
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    headers.insert(
+        header::ACCESS_CONTROL_ALLOW_HEADERS,
+        HeaderValue::from_static("accept, content-type, authorization"),
+    );
 }
 
 /// One of the checks behind `/livez` and `/readyz`.
@@ -316,7 +330,7 @@ fn query_set<B>(request: &Request<B>, wanted: &str) -> BTreeSet<String> {
 }
 
 /// Undoes percent encoding; what is not encoded properly stays as it is.
-fn decode(text: &str) -> String {
+pub(super) fn decode(text: &str) -> String {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.as_bytes();
     while let Some((&first, rest)) = bytes.split_first() {

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use tonic::body::Body as LocalBody;
 
 use crate::telemetry::Metrics;
 use crate::telemetry::methods::Method;
@@ -49,10 +50,22 @@ impl Messages {
     }
 }
 
+/// Where the body of a call comes from.
+#[derive(Debug)]
+pub enum Inbound {
+    /// A connection.
+    Network(Incoming),
+    /// This process.
+    Local(LocalBody),
+}
+
+/// What goes wrong with a body.
+type BodyError = Box<dyn std::error::Error + Send + Sync>;
+
 /// A request's body, whose messages are counted.
 #[derive(Debug)]
 pub struct RequestBody {
-    body: Incoming,
+    body: Inbound,
     messages: Messages,
     method: Method,
     metrics: Arc<Metrics>,
@@ -60,20 +73,26 @@ pub struct RequestBody {
 
 impl RequestBody {
     /// Counts the messages of `body` for `method`.
-    pub fn new(body: Incoming, method: Method, metrics: Arc<Metrics>) -> Self {
+    pub fn new(body: Inbound, method: Method, metrics: Arc<Metrics>) -> Self {
         Self { body, messages: Messages::default(), method, metrics }
     }
 }
 
 impl Body for RequestBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let frame =
+            match &mut self.body {
+                Inbound::Network(body) => ready!(Pin::new(body).poll_frame(context))
+                    .map(|frame| frame.map_err(Into::into)),
+                Inbound::Local(body) => ready!(Pin::new(body).poll_frame(context))
+                    .map(|frame| frame.map_err(Into::into)),
+            };
         if let Some(Ok(frame)) = &frame
             && let Some(data) = frame.data_ref()
         {
@@ -84,11 +103,17 @@ impl Body for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        match &self.body {
+            Inbound::Network(body) => body.is_end_stream(),
+            Inbound::Local(body) => body.is_end_stream(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        match &self.body {
+            Inbound::Network(body) => body.size_hint(),
+            Inbound::Local(body) => body.size_hint(),
+        }
     }
 }
 

@@ -22,7 +22,9 @@ use tonic::body::Body;
 use super::dispatch::Services;
 use super::handshake::{Handshakes, Opened, Place};
 use super::http::Endpoints;
+use super::json::{self, JsonGateway};
 use super::listen::{Listener, Metered, Security, Traffic};
+use super::messages::Inbound;
 use super::transport;
 use crate::auth::CertificateName;
 use crate::config::{Config, Keepalive};
@@ -52,9 +54,11 @@ const DRAIN_POLL: Duration = Duration::from_millis(5);
 /// What is served.
 pub struct App {
     /// The gRPC services.
-    pub services: Services,
+    pub services: Arc<Services>,
     /// The HTTP endpoints.
     pub endpoints: Endpoints,
+    /// The API as JSON, unless it is switched off.
+    pub json: Option<JsonGateway>,
 }
 
 /// What stands before the services. Until they are there, the endpoints answer by what is known, and
@@ -69,8 +73,14 @@ pub struct Gate {
 }
 
 impl Gate {
-    async fn answer(&self, traffic: Traffic, request: Request<Incoming>) -> Response<Body> {
-        // Over HTTP/2 etcd speaks gRPC only; plain GETs are answered here as over HTTP/1.1. Over TLS
+    async fn answer(
+        &self,
+        traffic: Traffic,
+        request: Request<Incoming>,
+        held: Held,
+    ) -> Response<Body> {
+        let api = json::is_api(request.uri().path());
+        // Over HTTP/2 etcd speaks gRPC only; the rest is answered here as over HTTP/1.1. Over TLS
         // clients choose HTTP/2 for anything, so that the content tells.
         let grpc = match traffic {
             Traffic::Metrics | Traffic::Http => false,
@@ -79,20 +89,28 @@ impl Gate {
                 request.version() == Version::HTTP_2 && transport::claims_grpc(request.headers())
             }
             Traffic::GrpcAndHttp => {
-                request.version() == Version::HTTP_2 && request.method() != Method::GET
+                request.version() == Version::HTTP_2 && request.method() != Method::GET && !api
             }
         };
         if grpc {
             return match self.opened().await {
-                Some(app) => app.services.call(request).await,
+                Some(app) => app.services.call(request.map(Inbound::Network)).await,
                 None => tonic::Status::unavailable("the server is stopping").into_http(),
             };
+        }
+        if api && traffic != Traffic::Metrics {
+            let app = self.opened().await;
+            if let Some((app, json)) = app.as_ref().and_then(|app| Some((app, app.json.as_ref()?)))
+            {
+                let answer = async |request| json.answer(request, held).await;
+                return app.endpoints.guard(request, answer).await;
+            }
         }
         let app = self.now();
         let endpoints = app.as_ref().map_or(&self.starting, |app| &app.endpoints);
         match traffic {
             Traffic::Metrics => endpoints.metrics_only(&request).await,
-            _ => endpoints.client(&request).await,
+            _ => endpoints.client(request).await,
         }
     }
 
@@ -144,6 +162,21 @@ enum Stage {
     Serving,
     Draining,
     Closing,
+}
+
+/// A connection that the end of the server waits for, as long as there is a clone of this.
+#[derive(Clone)]
+pub struct Held {
+    stage: watch::Receiver<Stage>,
+    _alive: mpsc::Sender<Infallible>,
+}
+
+impl Held {
+    /// Ends when connections are to be closed.
+    pub async fn closing(&mut self) {
+        // Without a server there is nothing to stay for either.
+        let _ = self.stage.wait_for(|stage| *stage == Stage::Closing).await;
+    }
 }
 
 /// A server that accepts connections until it is told to [`Server::stop`].
@@ -257,30 +290,18 @@ async fn accept_loop(
         match accepted {
             Ok(connection) => {
                 let connection = Metered::new(connection, context.gate.metrics.clone());
+                let held = Held { stage: stage.clone(), _alive: alive.clone() };
                 match &context.handshakes {
                     None if context.security != Security::Plain => {}
                     None => {
-                        let served = serve_connection(
-                            context.clone(),
-                            connection,
-                            None,
-                            stage.clone(),
-                            alive.clone(),
-                        );
-                        tokio::spawn(served);
+                        tokio::spawn(serve_connection(context.clone(), connection, None, held));
                     }
                     Some(handshakes) => {
                         let place = tokio::select! {
                             place = handshakes.place() => place,
                             _ = stage.changed() => return,
                         };
-                        tokio::spawn(open_connection(
-                            context.clone(),
-                            connection,
-                            place,
-                            stage.clone(),
-                            alive.clone(),
-                        ));
+                        tokio::spawn(open_connection(context.clone(), connection, place, held));
                     }
                 }
             }
@@ -311,10 +332,10 @@ async fn open_connection(
     context: Arc<ConnectionContext>,
     connection: Metered,
     place: Place,
-    mut stage: watch::Receiver<Stage>,
-    alive: mpsc::Sender<Infallible>,
+    held: Held,
 ) {
     let Some(handshakes) = &context.handshakes else { return };
+    let mut stage = held.stage.clone();
     let opened = tokio::select! {
         opened = handshakes.open(connection, context.security, place) => opened,
         // Nothing has been asked yet.
@@ -323,11 +344,11 @@ async fn open_connection(
     match opened {
         None => {}
         Some(Opened::Plain(plain)) => {
-            serve_connection(context.clone(), plain, None, stage, alive).await;
+            serve_connection(context.clone(), plain, None, held).await;
         }
         Some(Opened::Tls(stream, name)) => {
             let marks = Some((Secure, name));
-            serve_connection(context.clone(), *stream, marks, stage, alive).await;
+            serve_connection(context.clone(), *stream, marks, held).await;
         }
     }
 }
@@ -339,24 +360,25 @@ async fn serve_connection<C>(
     context: Arc<ConnectionContext>,
     connection: C,
     marks: Marks,
-    mut stage: watch::Receiver<Stage>,
-    _alive: mpsc::Sender<Infallible>,
+    held: Held,
 ) where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let io = TokioIo::new(connection);
     let service = service_fn(|mut request: Request<Incoming>| {
-        let (gate, traffic) = (context.gate.clone(), context.traffic);
+        let (gate, traffic, held) = (context.gate.clone(), context.traffic, held.clone());
         if let Some((secure, name)) = &marks {
             request.extensions_mut().insert(*secure);
             if let Some(name) = name {
                 request.extensions_mut().insert(name.clone());
             }
         }
-        async move { Ok::<_, Infallible>(gate.answer(traffic, request).await) }
+        async move { Ok::<_, Infallible>(gate.answer(traffic, request, held).await) }
     });
-    let mut connection = pin!(context.protocol.serve_connection(io, service));
+    let connection = context.protocol.serve_connection_with_upgrades(io, service);
+    let mut connection = pin!(connection);
     let mut told = false;
+    let mut stage = held.stage.clone();
     loop {
         tokio::select! {
             result = connection.as_mut() => {
@@ -366,7 +388,7 @@ async fn serve_connection<C>(
                 return;
             }
             changed = stage.changed() => {
-                if changed.is_err() || *stage.borrow() == Stage::Closing {
+                if changed.is_err() || *stage.borrow_and_update() == Stage::Closing {
                     return;
                 }
                 if !told {

@@ -358,7 +358,12 @@ pub fn exchange(
     let extra: String =
         headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let request = format!("{method} {path} HTTP/1.1\r\n{host}{extra}Connection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).expect("sends");
+    exchange_raw(stream, request.as_bytes())
+}
+
+/// Sends a request as it is, and reads its answer until the connection is closed.
+pub fn exchange_raw(stream: &mut (impl Read + Write), request: &[u8]) -> HttpAnswer {
+    stream.write_all(request).expect("sends");
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).expect("receives");
     let text = String::from_utf8_lossy(&bytes);
