@@ -251,7 +251,10 @@ fn protocol(traffic: Traffic, streams_max: Option<u32>, keepalive: Option<Keepal
         .max_header_list_size(HEADER_BYTES_MAX)
         .max_concurrent_streams(streams_max)
         .auto_date_header(false)
-        .max_pending_accept_reset_streams(RESETS_PENDING_MAX);
+        .max_pending_accept_reset_streams(RESETS_PENDING_MAX)
+        // Who is answered before it has sent everything makes such a reset. Counting them would end a
+        // connection with all its watches after a thousand refused requests.
+        .max_local_error_reset_streams(None);
     if let Some(keepalive) = keepalive {
         http2.keep_alive_interval(keepalive.interval).keep_alive_timeout(keepalive.timeout);
     }
