@@ -79,6 +79,7 @@ func (w *world) startClients() *clients {
 	watching, stopWatchers := context.WithCancel(context.Background())
 	running := &clients{stopLoad: stopLoad, stopWatchers: stopWatchers}
 	w.t.Cleanup(func() {
+		w.abandoned.Store(true)
 		stopLoad()
 		stopWatchers()
 		running.load.Wait()

@@ -76,6 +76,9 @@ func (c *client) request(load context.Context, o *operation) {
 // end revokes a lease, whatever it takes; a long one would outlive the run.
 func (c *client) end(lease int64) {
 	for range revokeAttempts {
+		if c.world.abandoned.Load() {
+			return
+		}
 		o := &operation{Kind: revoke, Lease: lease}
 		c.request(context.Background(), o)
 		if o.Outcome != unknown {

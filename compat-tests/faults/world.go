@@ -34,6 +34,8 @@ type world struct {
 	lives []atomic.Int64
 	// compacted is the highest revision up to which history may be gone.
 	compacted atomic.Int64
+	// abandoned is set when the run has failed, and nobody comes back.
+	abandoned atomic.Bool
 	// oxia is nil unless the subject needs it.
 	oxia *harness.Oxia
 	// prober writes to say when service is back.

@@ -11,7 +11,7 @@ tools_cache() {
 # changes that are made to the source, so that an older build isn't reused.
 oxia_version=v0.14.0
 oxia_directory() {
-  printf '%s\n' "$(tools_cache)/oxia-$oxia_version-fixed2"
+  printf '%s\n' "$(tools_cache)/oxia-$oxia_version-fixed3"
 }
 
 # all_executable DIR FILE...: true when DIR holds every FILE.

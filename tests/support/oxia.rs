@@ -15,7 +15,7 @@ use super::{PATIENCE, cached};
 
 /// The server's binary, built by `compat-tests/tools/build-oxia.sh`.
 pub fn real_oxia() -> Option<PathBuf> {
-    cached("oxia-v0.14.0-fixed2/oxia")
+    cached("oxia-v0.14.0-fixed3/oxia")
 }
 
 /// A running server, stopped when dropped.
