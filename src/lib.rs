@@ -1,5 +1,6 @@
 //! Leaseway: a server that speaks the etcd v3 API. ARCHITECTURE.md has the map.
 
+pub mod audit;
 pub mod auth;
 pub mod auto_compaction;
 pub mod backend;

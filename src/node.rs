@@ -1,6 +1,7 @@
 //! One server put together: the store, the log and sessions on it, the services, the endpoints.
 
 use std::future::Future;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,10 +17,12 @@ use leaseway_proto::server::etcdserverpb::maintenance_server::MaintenanceServer;
 use leaseway_proto::server::etcdserverpb::watch_server::WatchServer;
 use leaseway_proto::server::v3electionpb::election_server::ElectionServer;
 use leaseway_proto::server::v3lockpb::lock_server::LockServer;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle as Task;
 use tonic::codec::CompressionEncoding;
 
+use crate::audit::AuditLog;
 use crate::auth::Auth;
 use crate::auto_compaction;
 use crate::backend::local::log::{LocalLog, OnCommit, Parts, Publish};
@@ -31,6 +34,7 @@ use crate::config::Config;
 use crate::config::backend::Backend;
 use crate::data_dir::DataDir;
 use crate::gateway::Context;
+use crate::gateway::audited::{Audited, Auditor};
 use crate::gateway::auth::AuthService;
 use crate::gateway::authority::Gate;
 use crate::gateway::cluster::{ClusterService, Members, SelfInfo};
@@ -47,6 +51,7 @@ use crate::gateway::lock::LockService;
 use crate::gateway::maintenance::{MaintenanceService, Shrink};
 use crate::gateway::serve::App;
 use crate::gateway::snapshot::Snapshots;
+use crate::gateway::ui;
 use crate::gateway::watch::{WatchOptions, WatchService};
 use crate::keyspace::auth::GATEWAY;
 use crate::keyspace::event::{EventKind, RevisionEvents, Visible};
@@ -58,8 +63,9 @@ use crate::lease::times::Times;
 use crate::lease::{Leases, time_at_start};
 use crate::storage::redb_engine::{self, RedbEngine};
 use crate::storage::tables::{meta, rows};
-use crate::storage::{Durability, Engine, StorageError};
+use crate::storage::{Durability, Engine, StorageError, Table, try_scan};
 use crate::telemetry::Metrics;
+use crate::telemetry::prefixes::PrefixSizes;
 use crate::transfer::target;
 use crate::watch::{Hub, Settings};
 
@@ -88,6 +94,7 @@ pub struct Node {
     hub: Hub,
     engine: Arc<dyn Engine>,
     tasks: Vec<Task<()>>,
+    audit: Option<Arc<AuditLog>>,
     _failed: watch::Sender<Option<String>>,
 }
 
@@ -102,8 +109,10 @@ impl Node {
         dir: &DataDir,
         metrics: Arc<Metrics>,
     ) -> Result<(Node, App), String> {
+        let audit = config.audit.as_ref().map(|audit| AuditLog::open(audit, metrics.clone()));
+        let audit = audit.transpose().map_err(|error| error.to_string())?.map(Arc::new);
         if let Backend::Oxia(place) = &config.backend {
-            return oxia::open(config, place, dir, metrics).await;
+            return oxia::open(config, place, dir, audit, metrics).await;
         }
         dir.refuse_with(
             oxia::CACHE,
@@ -113,8 +122,10 @@ impl Node {
         target::check(dir.path())?;
         let sync = !config.unsafe_no_fsync;
         let store = Store::open(dir, config.storage_cache_bytes, sync)?;
+        count_prefixes(config, &*store.engine, &metrics)
+            .map_err(|error| format!("cannot read the store: {error}"))?;
         let auth = Auth::new(&config.auth)?;
-        Self::start(config, store, auth, metrics)
+        Self::start(config, store, auth, audit, metrics)
             .map_err(|error| format!("cannot start threads: {error}"))
     }
 
@@ -122,6 +133,7 @@ impl Node {
         config: &Config,
         store: Store,
         auth: Auth,
+        audit: Option<Arc<AuditLog>>,
         metrics: Arc<Metrics>,
     ) -> std::io::Result<(Node, App)> {
         let Store { engine, wal, machine, identity } = store;
@@ -159,7 +171,7 @@ impl Node {
         });
         let stopping = log.clone();
         let stop_log: StopLog = Box::new(move || Box::pin(async move { stopping.stop().await }));
-        let base = Base { auth, failed, failure, stop_log, apply, hub, engine, metrics };
+        let base = Base { auth, audit, failed, failure, stop_log, apply, hub, engine, metrics };
         let members = Members::Alone;
         let (node, app) = assemble(config, base, log, reader, leases, identity, shrink, members);
         Ok((node, app))
@@ -184,7 +196,7 @@ impl Node {
         for task in &self.tasks {
             task.abort();
         }
-        let Node { stop_log, apply, hub, engine, .. } = self;
+        let Node { stop_log, apply, hub, engine, audit, .. } = self;
         stop_log().await;
         let closing = tokio::task::spawn_blocking(move || {
             if apply.join().is_err() {
@@ -192,6 +204,9 @@ impl Node {
             }
             hub.close();
             engine.close();
+            if let Some(audit) = audit {
+                audit.close();
+            }
         });
         if let Err(error) = closing.await {
             tracing::error!(%error, "closing the store failed");
@@ -325,9 +340,50 @@ fn longest_session(config: &Config) -> Duration {
     Duration::from_secs(u64::try_from(config.lease.max_ttl_s).unwrap_or(0))
 }
 
+/// Counts what lies below the configured prefixes, by one more scan of the rows; from then on the
+/// publisher counts.
+fn count_prefixes(
+    config: &Config,
+    engine: &dyn Engine,
+    metrics: &Metrics,
+) -> Result<(), StorageError> {
+    if config.size_prefixes.is_empty() {
+        return Ok(());
+    }
+    let sizes = PrefixSizes::new(&config.size_prefixes, rand::random());
+    try_scan(&*engine.snapshot()?, Table::Rows, &[], None, |key, value| {
+        let (kind, kv) = rows::open(key, value)?;
+        let row = rows::summarize(kv)?;
+        match kind {
+            EventKind::Put => sizes.put(row.key, row.value.len()),
+            EventKind::Delete => sizes.delete(row.key),
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    // Nobody else sets it.
+    let _ = metrics.prefixes.set(sizes);
+    Ok(())
+}
+
+/// Opens the audit log's file again whenever the process is sent SIGHUP.
+async fn reopen_on_hangup(audit: Arc<AuditLog>) {
+    let mut hangup = match signal(SignalKind::hangup()) {
+        Ok(hangup) => hangup,
+        Err(error) => {
+            tracing::warn!(%error, "SIGHUP will not reopen the audit log");
+            return;
+        }
+    };
+    while hangup.recv().await.is_some() {
+        tracing::info!("opening the audit log again");
+        audit.reopen();
+    }
+}
+
 /// What a node is made of, whatever its backend.
 struct Base {
     auth: Auth,
+    audit: Option<Arc<AuditLog>>,
     failed: watch::Sender<Option<String>>,
     failure: watch::Receiver<Option<String>>,
     stop_log: StopLog,
@@ -349,9 +405,9 @@ fn assemble<L: Log, S: Sessions>(
     shrink: Shrink,
     members: Members,
 ) -> (Node, App) {
-    let Base { auth, failed, failure, stop_log, apply, hub, engine, metrics } = base;
+    let Base { auth, audit, failed, failure, stop_log, apply, hub, engine, metrics } = base;
     let expired = metrics.clone();
-    let tasks = vec![
+    let mut tasks = vec![
         tokio::spawn(
             leases.clone().run_expiry(move |ended| expired.lease.expired_total.add(ended)),
         ),
@@ -372,16 +428,35 @@ fn assemble<L: Log, S: Sessions>(
         metrics: metrics.clone(),
     });
     let (serving, status) = watch::channel(ServingStatus::Serving);
-    let services = services(config, &context, &hub, &engine, status, shrink, members);
+    let auditor = audit.clone().map(|log| Auditor::new(log, context.clone()));
+    let services =
+        services(config, &context, &hub, &engine, status, shrink, members.clone(), &auditor);
+    tasks.extend(audit.clone().map(|audit| tokio::spawn(reopen_on_hangup(audit))));
+    let ui = config.enable_ui.then(|| {
+        let state = ui::Parts {
+            context: context.clone(),
+            hub: hub.clone(),
+            engine: engine.clone(),
+            members,
+            auditor,
+            name: config.name.clone(),
+            client_urls: config.advertise_client.iter().map(ToString::to_string).collect(),
+            backend: config.backend.kind(),
+        };
+        Arc::new(ui::Ui::new(state)) as Arc<dyn ui::Pages>
+    });
     let state = NodeState { context, hub: hub.clone(), engine: engine.clone() };
-    let endpoints = Endpoints::new(Arc::new(state), metrics.clone(), config.access.clone());
-    let node = Node { failure, serving, stop_log, apply, hub, engine, tasks, _failed: failed };
+    let endpoints =
+        Endpoints::new(Arc::new(state), metrics.clone(), config.access.clone()).with_ui(ui);
+    let node =
+        Node { failure, serving, stop_log, apply, hub, engine, tasks, audit, _failed: failed };
     let services = Arc::new(services);
     let receive = config.limits.max_receive_bytes();
     let json = config.json_gateway.then(|| JsonGateway::new(services.clone(), receive));
     (node, App { services, endpoints, json })
 }
 
+#[allow(clippy::too_many_arguments)]
 fn services<L: Log, S: Sessions>(
     config: &Config,
     context: &Arc<Context<L, S>>,
@@ -390,6 +465,7 @@ fn services<L: Log, S: Sessions>(
     status: watch::Receiver<ServingStatus>,
     shrink: Shrink,
     members: Members,
+    auditor: &Option<Auditor>,
 ) -> Services {
     let receive = config.limits.max_receive_bytes();
     macro_rules! limited {
@@ -414,19 +490,27 @@ fn services<L: Log, S: Sessions>(
     let (reader, folder) = (context.reader.clone(), config.data_dir.clone());
     let snapshots = Snapshots::new(engine.clone(), reader, identity.member_id, folder);
     let maintenance = MaintenanceService::new(context.clone(), engine.clone(), shrink, snapshots);
-    Services::new(context.metrics.clone(), config.warning_unary_request_duration)
-        .add(limited!(KvServer, KvService::new(context.clone())))
-        .add(limited!(
-            WatchServer,
-            WatchService::new(hub.clone(), identity, watch_options, gate.clone())
-        ))
-        .add(limited!(LeaseServer, LeaseService::new(context.clone())))
-        .add(limited!(MaintenanceServer, maintenance))
-        .add(limited!(ClusterServer, ClusterService::new(identity, info, members, gate)))
-        .add(limited!(AuthServer, AuthService::new(context.clone())))
-        .add_waiting(limited!(LockServer, LockService::new(context.clone(), hub.clone())))
-        .add_waiting(limited!(ElectionServer, ElectionService::new(context.clone(), hub.clone())))
-        .add(HealthService::new(status))
+    let watching = WatchService::new(hub.clone(), identity, watch_options, gate.clone());
+    let mut services =
+        Services::new(context.metrics.clone(), config.warning_unary_request_duration);
+    // With an audit log a service is one that notes what it hands on.
+    macro_rules! add {
+        ($add:ident $server:ident, $service:expr) => {
+            services = match auditor.clone() {
+                None => services.$add(limited!($server, $service)),
+                Some(auditor) => services.$add(limited!($server, Audited::new($service, auditor))),
+            };
+        };
+    }
+    add!(add KvServer, KvService::new(context.clone()));
+    services = services.add(limited!(WatchServer, watching.audited(auditor.clone())));
+    add!(add LeaseServer, LeaseService::new(context.clone()));
+    add!(add MaintenanceServer, maintenance);
+    add!(add ClusterServer, ClusterService::new(identity, info, members, gate));
+    add!(add AuthServer, AuthService::new(context.clone()));
+    add!(add_waiting LockServer, LockService::new(context.clone(), hub.clone()));
+    add!(add_waiting ElectionServer, ElectionService::new(context.clone(), hub.clone()));
+    services.add(HealthService::new(status))
 }
 
 /// Hands committed revisions to the watchers, and counts them.
@@ -438,6 +522,7 @@ struct Publisher {
 impl Publish for Publisher {
     fn publish(&self, revisions: Vec<RevisionEvents>, visible: Visible) {
         let (mut puts, mut put_bytes, mut created, mut deletes) = (0, 0, 0, 0);
+        let prefixes = self.metrics.prefixes.get();
         for event in revisions.iter().flat_map(|revision| revision.events.iter()) {
             match event.kind {
                 EventKind::Put => {
@@ -445,8 +530,16 @@ impl Publish for Publisher {
                     created += i64::from(event.create);
                     let value = rows::summarize(&event.kv).map_or(0, |row| row.value.len());
                     put_bytes += event.key.len() + value;
+                    if let Some(prefixes) = prefixes {
+                        prefixes.put(&event.key, value);
+                    }
                 }
-                EventKind::Delete => deletes += 1,
+                EventKind::Delete => {
+                    deletes += 1;
+                    if let Some(prefixes) = prefixes {
+                        prefixes.delete(&event.key);
+                    }
+                }
             }
         }
         let keyspace = &self.metrics.keyspace;
@@ -496,6 +589,8 @@ impl<L: Log, S: Sessions> HealthState for NodeState<L, S> {
         metrics.server.pending.set(signed(self.context.log.pending()));
         metrics.keyspace.current_revision.set(published.visible.revision);
         metrics.keyspace.compact_revision.set(published.visible.compacted.max(0));
+        let auth = self.context.reader.view().auth().revision;
+        metrics.auth.revision.set(signed(auth));
         let shared = self.context.reader.shared();
         metrics.keyspace.db_bytes.set(signed(self.engine.file_bytes()));
         metrics.keyspace.db_in_use_bytes.set(shared.row_bytes.load(Relaxed));
@@ -503,6 +598,7 @@ impl<L: Log, S: Sessions> HealthState for NodeState<L, S> {
         metrics.watch.streams.set(watching.streams());
         metrics.watch.watchers.set(watching.watchers());
         metrics.watch.slow_watchers.set(watching.slow_watchers());
+        metrics.watch.lag.set(watching.lag());
         metrics.watch.pending_events.set(watching.events_pending());
         let sent = watching.events_sent();
         let counted = metrics.watch.events_total.get();

@@ -222,3 +222,116 @@ fn a_sample_is_read_with_its_labels() {
     assert_eq!(value(page, "b"), Some(4.0));
     assert_eq!(value(page, "a{y=\"}\"}"), Some(3.0));
 }
+
+/// The names in a query: what looks like one of a metric.
+fn names_in(query: &str) -> impl Iterator<Item = &str> {
+    const FAMILIES: [&str; 5] = ["etcd_", "grpc_server_", "leaseway_", "process_", "os_"];
+    let words = query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| FAMILIES.iter().any(|family| word.starts_with(family)))
+}
+
+/// All texts under a name, at any depth.
+fn texts<'a>(value: &'a serde_json::Value, name: &str, found: &mut Vec<&'a str>) {
+    match value {
+        serde_json::Value::Object(fields) => {
+            for (field, value) in fields {
+                found.extend(value.as_str().filter(|_| field == name));
+                texts(value, name, found);
+            }
+        }
+        serde_json::Value::Array(items) => items.iter().for_each(|item| texts(item, name, found)),
+        _ => {}
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_dashboard_names_metrics_that_there_are() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/grafana.json");
+    let text = std::fs::read_to_string(path).expect("the dashboard");
+    let dashboard: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let (mut queries, mut definitions) = (Vec::new(), Vec::new());
+    texts(&dashboard, "expr", &mut queries);
+    texts(&dashboard, "definition", &mut definitions);
+    assert!(queries.len() > 40 && definitions.len() == 2, "{queries:?} {definitions:?}");
+    let server = Server::start(&["--metrics=extensive", "--size-prefixes=a"]);
+    load(&server).await;
+    let have = metrics(&page(&server));
+    for query in queries.iter().chain(&definitions) {
+        let mut found = 0;
+        for name in names_in(query) {
+            let histogram = ["_bucket", "_sum", "_count"].iter().find_map(|end| {
+                have.get(name.strip_suffix(end)?).filter(|metric| metric.kind == "histogram")
+            });
+            assert!(have.contains_key(name) || histogram.is_some(), "no {name}: {query}");
+            found += 1;
+        }
+        assert!(found > 0, "no metric in {query}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sizes_below_prefixes_follow_every_change_and_a_restart() {
+    let mut server = Server::start(&["--size-prefixes=a/,a/b/,none"]);
+    let client = Client::connect(server.port).await;
+    client.put("a/1", "12345", 0).await.expect("puts");
+    client.put("a/b/2", "123", 0).await.expect("puts");
+    client.put("c", "elsewhere", 0).await.expect("puts");
+    client.put("a/1", "1", 0).await.expect("puts");
+    client.grant(7, 60).await.expect("grants");
+    client.put("a/b/3", "x", 7).await.expect("puts");
+    let sizes = |server: &Server| {
+        let page = page(server);
+        ["a/", "a/b/", "none"].map(|prefix| {
+            let of = |what: &str| {
+                value(&page, &format!("leaseway_prefix_{what}{{prefix=\"{prefix}\"}}"))
+            };
+            (of("keys").expect("told"), of("bytes").expect("told"))
+        })
+    };
+    assert_eq!(sizes(&server), [(3.0, 18.0), (2.0, 14.0), (0.0, 0.0)]);
+    server.signal("TERM");
+    assert_eq!(server.wait().0, Some(0), "{}", server.log());
+    server.restart();
+    assert_eq!(sizes(&server), [(3.0, 18.0), (2.0, 14.0), (0.0, 0.0)]);
+    let client = Client::connect(server.port).await;
+    client.revoke(7).await.expect("revokes");
+    client.delete("a/b/2").await.expect("deletes");
+    client.put("a/b/2", "again", 0).await.expect("puts");
+    assert_eq!(sizes(&server), [(2.0, 14.0), (1.0, 10.0), (0.0, 0.0)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn logins_and_changes_of_users_are_counted() {
+    use support::users;
+    let server = Server::start(&[users::CHEAP]);
+    let channel = users::connect(server.port).await;
+    users::login(&channel, "ann", "annpw").await.expect_err("not enabled");
+    let revision = value(&page(&server), "etcd_debugging_auth_revision").expect("told");
+    users::enable(&channel).await;
+    users::login(&channel, "ann", "annpw").await.expect("a token");
+    for password in ["wrong", ""] {
+        users::login(&channel, "ann", password).await.expect_err("refused");
+    }
+    let page = page(&server);
+    let of = |result: &str| {
+        value(&page, &format!("leaseway_authentications_total{{result=\"{result}\"}}"))
+    };
+    assert_eq!((of("ok"), of("failed")), (Some(1.0), Some(2.0)));
+    let later = value(&page, "etcd_debugging_auth_revision").expect("told");
+    assert!(later > revision, "{revision} {later}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_request_is_told_with_its_size() {
+    let mut server = Server::start(&["--warning-unary-request-duration=1ns"]);
+    let client = Client::connect(server.port).await;
+    client.put("k", vec![b'x'; 1000], 0).await.expect("puts");
+    server.wait_for_log("request took longer than expected");
+    let log = server.log();
+    let line = log.lines().find(|line| line.contains("KV/Put")).expect("a line");
+    let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+    assert_eq!(line["method"], "/etcdserverpb.KV/Put");
+    let bytes = line["request-bytes"].as_u64().expect("a number");
+    assert!((1000..1100).contains(&bytes), "{line}");
+    assert!(line["took"].is_string() && line["expected-duration"] == "1ns", "{line}");
+}

@@ -17,6 +17,16 @@ pub enum Backend {
     Oxia(OxiaPlace),
 }
 
+impl Backend {
+    /// One word for it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Backend::Local => "local",
+            Backend::Oxia(_) => "oxia",
+        }
+    }
+}
+
 /// A keyspace in an Oxia cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OxiaPlace {

@@ -22,6 +22,8 @@ const REQUEST_BYTES_SUGGESTED_MAX: usize = 10 * 1024 * 1024;
 const PROGRESS_INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// etcd's longest lease, in seconds.
 const LEASE_TTL_S_MAX: i64 = 9_000_000_000;
+/// Prefixes that are counted: each costs a comparison for every key that is written.
+const PREFIXES_MAX: usize = 32;
 const STORAGE_CACHE_BYTES_MIN: u64 = 1024 * 1024;
 
 pub(super) fn build(
@@ -86,6 +88,9 @@ pub(super) fn build(
         unsafe_no_fsync: no_fsync(values, &mut notes),
         storage_cache_bytes: storage_cache(values)?,
         checkpoint_log_bytes: values.uint("checkpoint-log-bytes"),
+        audit: super::audit::build(values)?,
+        size_prefixes: size_prefixes(values)?,
+        enable_ui: values.switch("enable-ui"),
         name,
         notes,
     })
@@ -326,6 +331,20 @@ fn storage_cache(values: &Values) -> Result<usize, ConfigError> {
             "--storage-cache-bytes must be at least {STORAGE_CACHE_BYTES_MIN} (set to {bytes})"
         ))
     })
+}
+
+fn size_prefixes(values: &Values) -> Result<Vec<String>, ConfigError> {
+    let prefixes = values.list("size-prefixes");
+    if prefixes.len() > PREFIXES_MAX {
+        return Err(ConfigError::new(format!(
+            "--size-prefixes names {} prefixes; at most {PREFIXES_MAX} are counted",
+            prefixes.len()
+        )));
+    }
+    if prefixes.iter().any(String::is_empty) {
+        return Err(ConfigError::new("--size-prefixes has an empty entry"));
+    }
+    Ok(prefixes)
 }
 
 fn log_config(values: &Values) -> Result<LogConfig, ConfigError> {

@@ -5,6 +5,7 @@
 //! Nothing here opens, binds, logs or reads the clock; what should be logged is handed out as
 //! [`Note`]s because the log can only be set up once the configuration is known.
 
+mod audit;
 mod auth;
 pub mod backend;
 mod build;
@@ -84,6 +85,12 @@ pub struct Config {
     pub storage_cache_bytes: usize,
     /// Growth of a replicated log after which there is a new checkpoint, in bytes.
     pub checkpoint_log_bytes: u64,
+    /// The audit log, if there is one.
+    pub audit: Option<AuditConfig>,
+    /// Prefixes of keys whose sizes become metrics.
+    pub size_prefixes: Vec<String>,
+    /// Whether there is a page for people.
+    pub enable_ui: bool,
     /// What to log about the configuration once logging works.
     pub notes: Vec<Note>,
 }
@@ -232,6 +239,32 @@ pub enum LogOutput {
     Stdout,
     /// Appended to; created when missing.
     File(PathBuf),
+}
+
+/// Where the audit log goes, and what is in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditConfig {
+    /// Where it goes.
+    pub output: AuditOutput,
+    /// What is in it.
+    pub level: AuditLevel,
+}
+
+/// A place for the audit log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AuditOutput {
+    Stderr,
+    /// Appended to; created when missing, readable by its owner only.
+    File(PathBuf),
+}
+
+/// What the audit log has lines for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuditLevel {
+    /// What changes something, and what was refused.
+    Writes,
+    /// Reads as well.
+    All,
 }
 
 /// Something about the configuration that belongs in the log.

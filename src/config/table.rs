@@ -134,6 +134,10 @@ pub const FLAGS: &[Flag] = &{
     flag("oxia-key-file", Text, "", HONOURED, Own, "Key of that certificate, PEM."),
     flag("oxia-token-file", Text, "", HONOURED, Own, "File with a bearer token that goes with every call to Oxia; read again when it changes."),
     flag("max-session-timeout", Int, "9000000000", HONOURED, Own, "Longest lease that is granted, in seconds."),
+    flag("audit-log", Text, "off", HONOURED, Own, "Where to write who asked for what: a file, stderr, or off."),
+    flag("audit-log-level", Choice(&["writes", "all"]), "writes", HONOURED, Own, "What gets a line there: 'writes' (changes, and what was refused), or 'all' (reads too)."),
+    flag("size-prefixes", List, "", HONOURED, Own, "Comma-separated prefixes of keys, 32 at most, whose number of keys and bytes become metrics."),
+    flag("enable-ui", Bool, "false", HONOURED, Own, "Serve a page for people under /ui on the ports that serve HTTP to clients."),
     flag("storage-cache-bytes", Uint, "268435456", HONOURED, Own, "Memory for pages of the database file."),
 
     retired("cluster-active-size"),

@@ -192,6 +192,11 @@ impl<L: Log, S: Sessions> Auth for AuthService<L, S> {
                 "invalid authentication was requested"
             );
         }
+        match given {
+            Ok(_) => self.context.metrics.auth.succeeded_total.inc(),
+            Err(Error::AuthNotEnabled) => {}
+            Err(_) => self.context.metrics.auth.failed_total.inc(),
+        }
         let token = given?;
         let header = self.header(self.context.revision());
         Ok(Response::new(pb::AuthenticateResponse { header, token }))

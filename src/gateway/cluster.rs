@@ -23,17 +23,28 @@ pub struct SelfInfo {
     pub peer_urls: Vec<String>,
 }
 
+/// A member that lives.
+#[derive(Clone, Debug)]
+pub struct Living {
+    /// As clients see it.
+    pub member: pb::Member,
+    /// How far it had applied the log at its last beat.
+    pub applied: u64,
+    /// The version of its program.
+    pub version: String,
+}
+
 /// Asks for the members that live now.
-pub type ListMembers = Box<
-    dyn Fn() -> Pin<Box<dyn Future<Output = Result<Vec<pb::Member>, Error>> + Send>> + Send + Sync,
->;
+pub type ListMembers =
+    Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<Vec<Living>, Error>> + Send>> + Send + Sync>;
 
 /// Who else is a member.
+#[derive(Clone)]
 pub enum Members {
     /// Nobody.
     Alone,
     /// Whoever is listed.
-    Listed(ListMembers),
+    Listed(Arc<ListMembers>),
 }
 
 /// The Cluster service.
@@ -65,7 +76,8 @@ impl ClusterService {
             is_learner: false,
         };
         let Members::Listed(list) = &self.others else { return Ok(vec![me]) };
-        let mut members = list().await?;
+        let living = list().await?.into_iter();
+        let mut members: Vec<pb::Member> = living.map(|living| living.member).collect();
         members.retain(|member| member.id != me.id);
         members.push(me);
         members.sort_unstable_by_key(|member| member.id);

@@ -7,6 +7,7 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -169,7 +170,9 @@ impl Services {
         let started = Instant::now();
         let version = request.headers().get(CLIENT_VERSION).map(HeaderValue::as_bytes);
         self.metrics.grpc.started(call.method, version);
-        let request = request.map(|body| RequestBody::new(body, call.method, self.metrics.clone()));
+        let bytes = Arc::new(AtomicU64::new(0));
+        let request = request
+            .map(|body| RequestBody::new(body, call.method, self.metrics.clone(), bytes.clone()));
         let mut ended = Ended { metrics: &self.metrics, call: Some((call.method, started)) };
         let drains = call.method.flow == Flow::Unary && !call.entry.waits;
         let _held = drains.then(|| self.unary_in_flight.hold());
@@ -202,17 +205,18 @@ impl Services {
             self.metrics.grpc.sent(call.method, 1);
         }
         ended.with(failed.map_or(Code::Ok, |_| code_of_response(&response)));
-        self.warn_if_slow(call.method, started);
+        self.warn_if_slow(call.method, started, &bytes);
         response
     }
 
-    fn warn_if_slow(&self, method: Method, started: Instant) {
+    fn warn_if_slow(&self, method: Method, started: Instant, bytes: &AtomicU64) {
         let took = started.elapsed();
         if took > self.slow_call && !self.slow_call.is_zero() {
             tracing::warn!(
                 method = %method,
                 ?took,
                 expected_duration = ?self.slow_call,
+                request_bytes = bytes.load(Ordering::Relaxed),
                 "request took longer than expected"
             );
         }

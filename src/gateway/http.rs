@@ -13,6 +13,7 @@ use leaseway_proto::etcdserverpb::AlarmType;
 use tonic::body::Body;
 
 use super::serve::Secure;
+use super::ui::{self, Pages};
 use crate::config::{Access, ETCD_CLUSTER_VERSION, ETCD_VERSION};
 use crate::telemetry::{Metrics, exposition};
 
@@ -42,17 +43,27 @@ pub struct Endpoints {
     state: Arc<dyn HealthState>,
     metrics: Arc<Metrics>,
     access: Access,
+    ui: Option<Arc<dyn Pages>>,
 }
 
 impl Endpoints {
     /// Endpoints that report on `state`.
     pub fn new(state: Arc<dyn HealthState>, metrics: Arc<Metrics>, access: Access) -> Endpoints {
-        Endpoints { state, metrics, access }
+        Endpoints { state, metrics, access, ui: None }
+    }
+
+    /// The same with a page for people, if there is one.
+    #[must_use]
+    pub fn with_ui(self, ui: Option<Arc<dyn Pages>>) -> Endpoints {
+        Endpoints { ui, ..self }
     }
 
     /// Answers a request on a port for clients.
     pub async fn client<B>(&self, request: Request<B>) -> Response<Body> {
         self.guard(request, async |request| {
+            if let Some(ui) = self.ui.as_ref().filter(|_| ui::concerns(request.uri().path())) {
+                return ui.answer(ui::Asked::of(&request)).await;
+            }
             if request.uri().path() != "/version" {
                 return self.common(&request).await;
             }

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -69,12 +70,18 @@ pub struct RequestBody {
     messages: Messages,
     method: Method,
     metrics: Arc<Metrics>,
+    bytes: Arc<AtomicU64>,
 }
 
 impl RequestBody {
-    /// Counts the messages of `body` for `method`.
-    pub fn new(body: Inbound, method: Method, metrics: Arc<Metrics>) -> Self {
-        Self { body, messages: Messages::default(), method, metrics }
+    /// Counts the messages of `body` for `method`, and all their bytes in `bytes`.
+    pub fn new(
+        body: Inbound,
+        method: Method,
+        metrics: Arc<Metrics>,
+        bytes: Arc<AtomicU64>,
+    ) -> Self {
+        Self { body, messages: Messages::default(), method, metrics, bytes }
     }
 }
 
@@ -98,6 +105,7 @@ impl Body for RequestBody {
         {
             let begun = self.messages.count(data);
             self.metrics.grpc.received(self.method, begun);
+            self.bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
         }
         Poll::Ready(frame)
     }

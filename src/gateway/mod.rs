@@ -3,6 +3,7 @@
 //! One file a service; [`error`] is the one table of gRPC codes and texts, [`validate`] what is
 //! refused before it reaches the log. Deliberately absent: any state of its own.
 
+pub mod audited;
 pub mod auth;
 pub mod authority;
 pub mod cluster;
@@ -24,6 +25,7 @@ pub mod queue;
 pub mod serve;
 pub mod snapshot;
 pub mod transport;
+pub mod ui;
 pub mod validate;
 pub mod watch;
 

@@ -19,6 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, watch};
 use tonic::body::Body;
 
+use super::audited::ClientAddress;
 use super::dispatch::Services;
 use super::handshake::{Handshakes, Opened, Place};
 use super::http::Endpoints;
@@ -210,6 +211,7 @@ impl Server {
                 traffic: listener.traffic,
                 security: listener.security,
                 handshakes: handshakes.clone().filter(|_| listener.security != Security::Plain),
+                tells_clients: config.audit.is_some(),
             };
             tokio::spawn(accept_loop(listener, Arc::new(context), watched.clone(), alive.clone()));
         }
@@ -272,6 +274,14 @@ struct ConnectionContext {
     security: Security,
     /// None on a listener without TLS.
     handshakes: Option<Arc<Handshakes>>,
+    /// Whether requests carry where their client is.
+    tells_clients: bool,
+}
+
+impl ConnectionContext {
+    fn client_of(&self, connection: &Metered) -> Option<ClientAddress> {
+        self.tells_clients.then(|| ClientAddress(connection.connection().peer().into()))
+    }
 }
 
 /// Among the extensions of a request that came over TLS.
@@ -297,7 +307,8 @@ async fn accept_loop(
                 match &context.handshakes {
                     None if context.security != Security::Plain => {}
                     None => {
-                        tokio::spawn(serve_connection(context.clone(), connection, None, held));
+                        let marks = Marks { tls: None, client: context.client_of(&connection) };
+                        tokio::spawn(serve_connection(context.clone(), connection, marks, held));
                     }
                     Some(handshakes) => {
                         let place = tokio::select! {
@@ -339,6 +350,7 @@ async fn open_connection(
 ) {
     let Some(handshakes) = &context.handshakes else { return };
     let mut stage = held.stage.clone();
+    let client = context.client_of(&connection);
     let opened = tokio::select! {
         opened = handshakes.open(connection, context.security, place) => opened,
         // Nothing has been asked yet.
@@ -347,17 +359,22 @@ async fn open_connection(
     match opened {
         None => {}
         Some(Opened::Plain(plain)) => {
-            serve_connection(context.clone(), plain, None, held).await;
+            let marks = Marks { tls: None, client };
+            serve_connection(context.clone(), plain, marks, held).await;
         }
         Some(Opened::Tls(stream, name)) => {
-            let marks = Some((Secure, name));
+            let marks = Marks { tls: Some((Secure, name)), client };
             serve_connection(context.clone(), *stream, marks, held).await;
         }
     }
 }
 
-/// What requests on a connection with TLS are marked with.
-type Marks = Option<(Secure, Option<CertificateName>)>;
+/// What requests on a connection are marked with.
+struct Marks {
+    /// That they came over TLS, and the name in the client's certificate.
+    tls: Option<(Secure, Option<CertificateName>)>,
+    client: Option<ClientAddress>,
+}
 
 async fn serve_connection<C>(
     context: Arc<ConnectionContext>,
@@ -370,7 +387,10 @@ async fn serve_connection<C>(
     let io = TokioIo::new(connection);
     let service = service_fn(|mut request: Request<Incoming>| {
         let (gate, traffic, held) = (context.gate.clone(), context.traffic, held.clone());
-        if let Some((secure, name)) = &marks {
+        if let Some(client) = &marks.client {
+            request.extensions_mut().insert(client.clone());
+        }
+        if let Some((secure, name)) = &marks.tls {
             request.extensions_mut().insert(*secure);
             if let Some(name) = name {
                 request.extensions_mut().insert(name.clone());

@@ -1,5 +1,6 @@
 //! The Watch service: requests to the hub, notices to answers.
 
+use super::audited::{Auditor, Nothing, Origin};
 use super::authority::Gate;
 use super::error::Error;
 use super::identity::Identity;
@@ -63,12 +64,19 @@ pub struct WatchService {
     identity: Identity,
     options: WatchOptions,
     gate: Arc<dyn Gate>,
+    auditor: Option<Auditor>,
 }
 
 impl WatchService {
     /// Serves the watchers of `hub` to those whom `gate` lets through.
     pub fn new(hub: Hub, identity: Identity, options: WatchOptions, gate: Arc<dyn Gate>) -> Self {
-        Self { hub, identity, options, gate }
+        Self { hub, identity, options, gate, auditor: None }
+    }
+
+    /// Has watchers noted in an audit log, if there is one.
+    #[must_use]
+    pub fn audited(self, auditor: Option<Auditor>) -> Self {
+        Self { auditor, ..self }
     }
 }
 
@@ -89,6 +97,7 @@ impl Watch for WatchService {
         let failure = Arc::new(Mutex::new(None));
         let requests = Requests {
             gate: self.gate.clone(),
+            audit: self.auditor.clone().map(|auditor| (auditor, Origin::of(&request))),
             credentials: Credentials::of(&request),
             inbound: request.into_inner(),
             control,
@@ -111,6 +120,7 @@ impl Watch for WatchService {
 /// The inbound half of a stream.
 struct Requests {
     gate: Arc<dyn Gate>,
+    audit: Option<(Auditor, Origin)>,
     /// Of the whole stream; looked at anew for each watcher.
     credentials: Credentials,
     inbound: Streaming<WatchRequest>,
@@ -146,7 +156,7 @@ impl Requests {
     }
 
     /// Why a watcher is not to be, as far as that depends on who asks.
-    async fn refusal(&self, request: &WatchCreateRequest) -> Option<&'static str> {
+    async fn refusal(&self, request: &WatchCreateRequest) -> Option<Error> {
         // Refused whoever asks.
         if request.start_revision < 0 {
             return None;
@@ -154,14 +164,23 @@ impl Requests {
         // No key stands for the smallest one.
         let key = if request.key.is_empty() { &[0][..] } else { &request.key[..] };
         let permitted = self.gate.read(&self.credentials, key, &request.range_end).await;
-        permitted.err().map(reason)
+        permitted.err()
+    }
+
+    async fn note(&self, request: &WatchCreateRequest, refusal: Option<Error>) {
+        let Some((auditor, origin)) = &self.audit else { return };
+        let status = refusal.map(Status::from);
+        let result = status.as_ref().map_or(Ok(&Nothing), Err);
+        auditor.within("/etcdserverpb.Watch/Watch", origin, request.clone(), result).await;
     }
 
     async fn obey(&self, request: WatchRequest) -> Result<(), crate::watch::Closed> {
         match request.request_union {
             Some(RequestUnion::CreateRequest(request)) => {
-                if let Some(reason) = self.refusal(&request).await {
-                    return self.control.refuse(reason).await;
+                let refusal = self.refusal(&request).await;
+                self.note(&request, refusal).await;
+                if let Some(error) = refusal {
+                    return self.control.refuse(reason(error)).await;
                 }
                 // "From now on" is after all that anyone has been told of, wherever that was.
                 if request.start_revision == 0

@@ -365,15 +365,12 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         ))
     }
 
-    /// Ids of all leases, those that end first at the front.
-    ///
-    /// # Errors
-    /// Only that the backend stopped.
-    pub async fn all(&self) -> Result<Vec<i64>, LeaseError> {
-        self.log.barrier().await?;
+    /// All leases that are known here with what they have left, as far as that can be told without
+    /// asking anyone: those that end first at the front.
+    pub async fn with_remaining(&self) -> Vec<(Duration, Lease)> {
         let found = self.reader.leases().all();
         self.reader.view().durable(found.position).await;
-        let mut ids = Vec::with_capacity(found.value.len());
+        let mut leases = Vec::with_capacity(found.value.len());
         for lease in found.value {
             // The order is a courtesy: not worth a request for each where sessions are far away.
             let remaining = if self.sessions.shared() && lease.session != 0 {
@@ -381,9 +378,18 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             } else {
                 self.remaining(&lease).await.unwrap_or_default()
             };
-            ids.push((remaining, lease.id));
+            leases.push((remaining, lease));
         }
-        ids.sort_unstable();
-        Ok(ids.into_iter().map(|(_, id)| id).collect())
+        leases.sort_unstable_by_key(|(remaining, lease)| (*remaining, lease.id));
+        leases
+    }
+
+    /// Ids of all leases, those that end first at the front.
+    ///
+    /// # Errors
+    /// Only that the backend stopped.
+    pub async fn all(&self) -> Result<Vec<i64>, LeaseError> {
+        self.log.barrier().await?;
+        Ok(self.with_remaining().await.into_iter().map(|(_, lease)| lease.id).collect())
     }
 }

@@ -1,6 +1,7 @@
 //! A gateway on an Oxia cluster. Whatever it keeps in its data directory is a cache.
 
-use super::{Base, Publisher, StopLog, assemble, count_keys, longest_session};
+use super::{Base, Publisher, StopLog, assemble, count_keys, count_prefixes, longest_session};
+use crate::audit::AuditLog;
 use crate::auth::Auth;
 use crate::backend::Duty;
 use crate::backend::oxia::checkpoint::format;
@@ -18,7 +19,7 @@ use crate::backend::oxia::shard::Shard;
 use crate::config::backend::OxiaPlace;
 use crate::config::{Config, VERSION};
 use crate::data_dir::DataDir;
-use crate::gateway::cluster::{ListMembers, Members};
+use crate::gateway::cluster::{ListMembers, Living, Members};
 use crate::gateway::error::Error;
 use crate::gateway::identity::Identity;
 use crate::gateway::maintenance::Shrink;
@@ -56,6 +57,7 @@ pub(super) async fn open(
     config: &Config,
     place: &OxiaPlace,
     dir: &DataDir,
+    audit: Option<Arc<AuditLog>>,
     metrics: Arc<Metrics>,
 ) -> Result<(Node, App), String> {
     if config.limits.max_request_bytes > MAX_REQUEST_BYTES {
@@ -94,7 +96,7 @@ pub(super) async fn open(
         LoadError::Storage(error) => format!("cannot fill the cache {}: {error}", path.display()),
         LoadError::Refused(why) => format!("cannot load the keyspace {}: {why}", place.keyspace),
     })?;
-    let started = start(config, shard, names, engine, member, auth, metrics).await;
+    let started = start(config, shard, names, engine, member, (auth, audit), metrics).await;
     pin.release().await;
     started
 }
@@ -172,7 +174,7 @@ async fn start<S: Shard>(
     names: Names,
     engine: Arc<dyn Engine>,
     member: Member,
-    auth: Auth,
+    (auth, audit): (Auth, Option<Arc<AuditLog>>),
     metrics: Arc<Metrics>,
 ) -> Result<(Node, App), String> {
     let threads = |error| format!("cannot start threads: {error}");
@@ -181,6 +183,7 @@ async fn start<S: Shard>(
     let machine = load(&*snapshot, &mut |_| {}).map_err(stored)?;
     let gateways = format::gateways(&*snapshot).map_err(stored)?;
     drop(snapshot);
+    count_prefixes(config, &*engine, &metrics).map_err(stored)?;
     let view = Arc::new(View::new(machine.published()));
     let shared = machine.shared().clone();
     let reader = Reader::new(shared.clone(), engine.clone(), view.clone());
@@ -250,8 +253,17 @@ async fn start<S: Shard>(
         leases.clone().run_unkept_expiry(move |ended| expired.lease.expired_total.add(ended));
     let stopping = log.clone();
     let stop_log: StopLog = Box::new(move || Box::pin(async move { stopping.stop().await }));
-    let base =
-        Base { auth, failed, failure, stop_log, apply, hub, engine: engine.clone(), metrics };
+    let base = Base {
+        auth,
+        audit,
+        failed,
+        failure,
+        stop_log,
+        apply,
+        hub,
+        engine: engine.clone(),
+        metrics,
+    };
     let looking = members::run(members::Parts {
         shard: shard.clone(),
         names: names.clone(),
@@ -268,7 +280,7 @@ async fn start<S: Shard>(
         settings: keep::Settings { log_bytes: config.checkpoint_log_bytes, interval: LOOK },
     }));
     let sweeping = leases.clone().run_sweeps();
-    let members = Members::Listed(list(shard, names));
+    let members = Members::Listed(list(shard, names).into());
     let (mut node, app) =
         assemble(config, base, log, reader, leases, identity, shrinking(engine), members);
     node.tasks.push(tokio::spawn(unkept));
@@ -318,14 +330,15 @@ fn list<S: Shard>(shard: Arc<S>, names: Names) -> ListMembers {
         Box::pin(async move {
             let records = shard.list(&folder).await.map_err(|_| Error::TimedOut)?;
             let members = records.into_iter().filter_map(|record| {
-                let member = Member::decode(record.value).ok()?;
-                Some(pb::Member {
-                    id: member.member_id,
-                    name: member.name,
-                    peer_ur_ls: member.peer_urls,
-                    client_ur_ls: member.client_urls,
+                let record = Member::decode(record.value).ok()?;
+                let member = pb::Member {
+                    id: record.member_id,
+                    name: record.name,
+                    peer_ur_ls: record.peer_urls,
+                    client_ur_ls: record.client_urls,
                     is_learner: false,
-                })
+                };
+                Some(Living { member, applied: record.applied, version: record.version })
             });
             Ok(members.collect())
         })

@@ -27,6 +27,11 @@ const CODES: [&str; 17] = [
     "Unauthenticated",
 ];
 
+/// The name of a gRPC status code, as in labels.
+pub fn code_label(code: i32) -> &'static str {
+    usize::try_from(code).ok().and_then(|code| CODES.get(code)).copied().unwrap_or("Unknown")
+}
+
 /// Versions that clients may call themselves by, besides one for all others.
 const CLIENT_VERSIONS: [&str; 11] =
     ["3.0", "3.1", "3.2", "3.3", "3.4", "3.5", "3.6", "3.7", "3.8", "3.9", "unknown"];

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use super::grpc::GrpcMetrics;
 use super::health::HealthMetrics;
 use super::instrument::{Counter, DISK_BOUNDS, Gauge, HASH_BOUNDS, Histogram, LEASE_BOUNDS};
+use super::prefixes::PrefixSizes;
 
 /// All metrics of one server.
 #[derive(Debug)]
@@ -18,6 +19,32 @@ pub struct Metrics {
     pub tls: TlsMetrics,
     pub health: HealthMetrics,
     pub grpc: GrpcMetrics,
+    pub audit: AuditMetrics,
+    pub auth: AuthMetrics,
+    /// How much lies below configured prefixes, if there are any.
+    pub prefixes: OnceLock<PrefixSizes>,
+}
+
+/// The audit log.
+#[derive(Debug, Default)]
+pub struct AuditMetrics {
+    /// Lines that were queued.
+    pub lines_total: Counter,
+    /// Lines that were lost.
+    pub lost_total: Counter,
+    /// Attempts to write that failed.
+    pub write_errors_total: Counter,
+}
+
+/// Users.
+#[derive(Debug, Default)]
+pub struct AuthMetrics {
+    /// Passwords that were right.
+    pub succeeded_total: Counter,
+    /// Logins that were refused.
+    pub failed_total: Counter,
+    /// Revision of users and roles.
+    pub revision: Gauge,
 }
 
 /// Keys, revisions and compaction.
@@ -60,6 +87,8 @@ pub struct WatchMetrics {
     pub watchers: Gauge,
     /// Watchers that are behind.
     pub slow_watchers: Gauge,
+    /// Revisions that the watcher furthest behind has not been given.
+    pub lag: Gauge,
     /// Events handed to streams.
     pub events_total: Counter,
     /// Events that wait to be sent.
@@ -175,6 +204,9 @@ impl Metrics {
             tls: TlsMetrics::default(),
             health: HealthMetrics::new(),
             grpc: GrpcMetrics::new(extensive),
+            audit: AuditMetrics::default(),
+            auth: AuthMetrics::default(),
+            prefixes: OnceLock::new(),
         }
     }
 }

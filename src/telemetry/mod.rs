@@ -10,6 +10,7 @@ pub mod instrument;
 pub mod log;
 pub mod methods;
 pub mod metrics;
+pub mod prefixes;
 mod process;
 mod text;
 

@@ -16,6 +16,7 @@ impl Metrics {
         self.write_disk(&mut out);
         self.write_server(&mut out);
         self.write_tls(&mut out);
+        self.write_own(&mut out);
         self.health.write(&mut out);
         self.grpc.write(&mut out);
         out.value(
@@ -31,6 +32,11 @@ impl Metrics {
 
     fn write_keyspace(&self, out: &mut Exposition) {
         let (keyspace, watch, lease) = (&self.keyspace, &self.watch, &self.lease);
+        out.gauge(
+            "etcd_debugging_auth_revision",
+            "Revision of users and roles.",
+            &self.auth.revision,
+        );
         out.counter("etcd_debugging_lease_granted_total", "Leases granted.", &lease.granted_total);
         out.counter("etcd_debugging_lease_renewed_total", "Leases renewed.", &lease.renewed_total);
         out.counter("etcd_debugging_lease_revoked_total", "Leases revoked.", &lease.revoked_total);
@@ -105,6 +111,35 @@ impl Metrics {
             "etcd_server_quota_backend_bytes",
             "Size at which writes are refused.",
             &keyspace.quota_bytes,
+        );
+    }
+
+    fn write_own(&self, out: &mut Exposition) {
+        let (audit, auth) = (&self.audit, &self.auth);
+        out.counter("leaseway_audit_lines_total", "Lines of the audit log.", &audit.lines_total);
+        out.counter(
+            "leaseway_audit_lines_lost_total",
+            "Lines of the audit log that were lost.",
+            &audit.lost_total,
+        );
+        out.counter(
+            "leaseway_audit_write_errors_total",
+            "Attempts to write the audit log that failed.",
+            &audit.write_errors_total,
+        );
+        out.header("leaseway_authentications_total", "Logins, by their result.", "counter");
+        let results = [("ok", &auth.succeeded_total), ("failed", &auth.failed_total)];
+        for (result, counter) in results {
+            let labels = labels(&[("result", result)]);
+            out.sample("leaseway_authentications_total", &labels, counter.get());
+        }
+        if let Some(prefixes) = self.prefixes.get() {
+            prefixes.write(out);
+        }
+        out.gauge(
+            "leaseway_watch_lag_revisions",
+            "Revisions that the watcher furthest behind has not been given.",
+            &self.watch.lag,
         );
     }
 

@@ -5,6 +5,7 @@ mod worker;
 use super::batch::events_size;
 use super::catch_up::{Job, Outcome};
 use super::deliver::Fanout;
+use super::list::Watchers;
 use super::outbox::{Limit, Notices, Outbox};
 use super::registry::{CreateWatcher, Registry};
 use super::stats::Stats;
@@ -16,7 +17,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use worker::Worker;
 
 /// Threads that read history.
@@ -58,6 +59,13 @@ pub struct Closed;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct StreamId(u64);
 
+impl StreamId {
+    /// For people.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// What a stream asks of the hub.
 pub(super) enum Command {
     Open(StreamId, Arc<Outbox>),
@@ -70,6 +78,8 @@ pub(super) enum Command {
     /// The outbox was full, and is not any more.
     Room(StreamId),
     Close(StreamId),
+    /// Tell of the watchers, of so many at most.
+    List(usize, oneshot::Sender<Watchers>),
 }
 
 #[derive(Default)]
@@ -235,6 +245,17 @@ impl Hub {
         drop(inbox);
         shared.inbox_changed.notify_one();
         Ok((StreamControl::new(stream, shared.clone()), notices))
+    }
+
+    /// The watchers, those furthest behind first and at most `most`, as the hub's thread sees them
+    /// between two rounds of its work.
+    ///
+    /// # Errors
+    /// The hub has been closed.
+    pub async fn watchers(&self, most: usize) -> Result<Watchers, Closed> {
+        let (answer, told) = oneshot::channel();
+        self.owner.shared.command(Command::List(most, answer));
+        told.await.map_err(|_| Closed)
     }
 
     /// What the hub counts.

@@ -140,6 +140,11 @@ impl Outbox {
         inner.queue.push_back(Queued { notice, _request: request });
     }
 
+    /// How many answers wait.
+    pub fn waiting(&self) -> usize {
+        self.inner.lock().queue.len()
+    }
+
     /// Lets the reader know that something was added.
     pub fn wake(&self) {
         let waker = self.inner.lock().waker.take();

@@ -100,6 +100,8 @@ pub(super) struct Registry {
     by_id: HashMap<StreamId, u32>,
     /// `Queued` watchers, by cursor.
     pub queued: BTreeSet<(i64, u32)>,
+    /// All that are behind, by cursor.
+    behind: BTreeSet<(i64, u32)>,
     /// Streams with progress requests.
     pub awaiting_progress: Vec<StreamId>,
     /// Streams that were given something and not woken yet.
@@ -179,6 +181,16 @@ impl Registry {
         slots.filter_map(|(slot, known)| Some((slot as u32, known.watcher.as_ref()?)))
     }
 
+    /// The first revision that some watcher which is behind has not been given.
+    pub fn furthest_behind(&self) -> Option<i64> {
+        self.behind.first().map(|(next, _)| *next)
+    }
+
+    /// The stream in a place.
+    pub fn stream_at(&self, place: u32) -> Option<&StreamState> {
+        self.streams.get(place as usize)?.as_ref()
+    }
+
     /// The keys of a watcher that is not dead.
     pub fn range(&self, group: GroupId) -> Option<&KeyRange> {
         self.index.range(group)
@@ -238,6 +250,7 @@ impl Registry {
             self.unindex(place);
         }
         if state.is_behind() {
+            self.behind.remove(&(next, slot));
             self.stats.add_slow(-1);
         }
         if let Some(Some(stream)) = self.streams.get_mut(stream as usize) {
@@ -269,6 +282,12 @@ impl Registry {
         }
         if to == State::Queued {
             self.queued.insert((next, slot));
+        }
+        if from.is_behind() {
+            self.behind.remove(&(cursor, slot));
+        }
+        if to.is_behind() {
+            self.behind.insert((next, slot));
         }
         if to == State::Dead && from != State::Dead {
             self.unindex(place);

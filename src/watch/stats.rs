@@ -11,6 +11,7 @@ pub struct Stats {
     events_pending: AtomicI64,
     events_sent: AtomicU64,
     revisions_dropped: AtomicU64,
+    lag: AtomicI64,
 }
 
 impl Stats {
@@ -28,6 +29,11 @@ impl Stats {
     /// Watchers that are behind: starting in the past, or on a stream whose client reads slowly.
     pub fn slow_watchers(&self) -> i64 {
         self.slow_watchers.load(Ordering::Relaxed)
+    }
+
+    /// How many revisions the watcher furthest behind has not been given.
+    pub fn lag(&self) -> i64 {
+        self.lag.load(Ordering::Relaxed)
     }
 
     /// Events in outboxes, not yet taken by the transport.
@@ -55,6 +61,10 @@ impl Stats {
 
     pub(super) fn add_slow(&self, by: i64) {
         self.slow_watchers.fetch_add(by, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_lag(&self, revisions: i64) {
+        self.lag.store(revisions, Ordering::Relaxed);
     }
 
     pub(super) fn add_dropped(&self, by: u64) {

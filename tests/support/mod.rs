@@ -7,6 +7,7 @@
 pub mod client;
 pub mod oxia;
 pub mod tls;
+pub mod users;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

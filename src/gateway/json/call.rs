@@ -4,6 +4,7 @@ use super::frames::{Lines, LinesBody, Messages, check};
 use super::print::print;
 use super::requests::{Requests, Source, single};
 use super::{JsonGateway, status};
+use crate::gateway::audited::ClientAddress;
 use crate::gateway::messages::Inbound;
 use crate::gateway::transport;
 use bytes::Bytes;
@@ -92,7 +93,7 @@ fn is_reserved(name: &str) -> bool {
         || ["content-type", "te", "user-agent", "host", "connection"].contains(&name)
 }
 
-/// Calls a method, with `metadata` as its headers.
+/// Calls a method, with `metadata` as its headers, on behalf of `client`.
 ///
 /// # Errors
 /// The call's, unless the answer is a stream, which has its errors in it.
@@ -100,6 +101,7 @@ pub async fn call(
     gateway: &JsonGateway,
     method: &'static Method,
     metadata: HeaderMap,
+    client: Option<ClientAddress>,
     source: Source,
 ) -> Result<Response<Body>, Status> {
     let body = if method.many_requests {
@@ -112,6 +114,9 @@ pub async fn call(
     *request.method_mut() = http::Method::POST;
     *request.version_mut() = Version::HTTP_2;
     *request.headers_mut() = metadata;
+    if let Some(client) = client {
+        request.extensions_mut().insert(client);
+    }
     let path = format!("/{}/{}", method.service, method.name);
     *request.uri_mut() = path.parse().map_err(|_| Status::internal("a method without a path"))?;
     let response = gateway.services.call(request).await;

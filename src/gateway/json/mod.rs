@@ -14,6 +14,7 @@ mod scan;
 mod socket;
 mod status;
 
+use super::audited::ClientAddress;
 use super::dispatch::Services;
 use super::http::decode;
 use super::serve::Held;
@@ -68,7 +69,8 @@ impl JsonGateway {
             return status::method_not_allowed();
         }
         let (parts, body) = request.into_parts();
-        self.respond(method, &parts.headers, Source::Http(body)).await
+        let client = parts.extensions.get().cloned();
+        self.respond(method, &parts.headers, client, Source::Http(body)).await
     }
 
     /// Calls a method with the messages that come from `source`.
@@ -76,10 +78,11 @@ impl JsonGateway {
         &self,
         method: &'static schema::Method,
         headers: &http::HeaderMap,
+        client: Option<ClientAddress>,
         source: Source,
     ) -> Response<Body> {
         let result = match call::metadata(headers) {
-            Ok(metadata) => call::call(self, method, metadata, source).await,
+            Ok(metadata) => call::call(self, method, metadata, client, source).await,
             Err(status) => Err(status),
         };
         result.unwrap_or_else(|error| status::error(&error))

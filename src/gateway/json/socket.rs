@@ -4,6 +4,7 @@
 
 use super::requests::Source;
 use super::{JsonGateway, status};
+use crate::gateway::audited::ClientAddress;
 use crate::gateway::serve::Held;
 use bytes::{Bytes, BytesMut};
 use futures_util::SinkExt;
@@ -79,7 +80,9 @@ pub fn accept(
     if protocol.is_some_and(|protocol| protocol.starts_with(BEARER.as_bytes())) {
         headers.insert(PROTOCOL, HeaderValue::from_static(BEARER));
     }
-    let call = Call { gateway: gateway.clone(), method, headers: forwarded(request.headers()) };
+    let headers = forwarded(request.headers());
+    let client = request.extensions().get().cloned();
+    let call = Call { gateway: gateway.clone(), method, headers, client };
     tokio::spawn(serve(hyper::upgrade::on(&mut request), call, held));
     response
 }
@@ -126,6 +129,7 @@ struct Call {
     gateway: JsonGateway,
     method: Option<&'static schema::Method>,
     headers: HeaderMap,
+    client: Option<ClientAddress>,
 }
 
 impl Call {
@@ -133,7 +137,8 @@ impl Call {
     async fn run(self, requests: mpsc::Receiver<Bytes>, lines: mpsc::Sender<Bytes>) {
         let response = match self.method {
             Some(method) => {
-                self.gateway.respond(method, &self.headers, Source::Socket(requests)).await
+                let source = Source::Socket(requests);
+                self.gateway.respond(method, &self.headers, self.client, source).await
             }
             None => status::not_found(),
         };

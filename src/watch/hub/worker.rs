@@ -54,6 +54,7 @@ impl Worker {
             self.advance(&shared.settings)?;
             self.answer_progress();
             self.start_jobs(shared);
+            self.measure_lag(shared);
             self.fanout.registry.wake();
         }
         Ok(())
@@ -164,8 +165,18 @@ impl Worker {
                 return self.unpark(&parked.unwrap_or_default());
             }
             Command::Close(stream) => self.fanout.registry.close(stream),
+            Command::List(most, answer) => {
+                // Whoever asked may have gone.
+                let _ = answer.send(self.fanout.list(most));
+            }
         }
         Ok(())
+    }
+
+    fn measure_lag(&self, shared: &Shared) {
+        let next = self.fanout.registry.furthest_behind();
+        let lag = next.map_or(0, |next| self.fanout.revision + 1 - next);
+        shared.stats.set_lag(lag.max(0));
     }
 
     fn unpark(&mut self, slots: &[u32]) -> Result<(), HistoryError> {
