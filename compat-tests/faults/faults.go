@@ -184,7 +184,7 @@ func (w *world) breakOxia(f fault) (who string, heal func()) {
 	case flapLeader:
 		for range 2 {
 			_, restart := w.killNodes(w.oxia.AwaitLeader())
-			w.oxia.AwaitWrite()
+			w.mustServe("after one Oxia leader of several was killed")
 			restart()
 		}
 		return w.killNodes(w.oxia.AwaitLeader())

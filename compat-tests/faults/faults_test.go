@@ -16,8 +16,6 @@ import (
 const (
 	workers      = 9
 	leaseHolders = 5
-	// serviceBound is how long after a repair every server may take to acknowledge a write.
-	serviceBound = 45 * time.Second
 	// endBound is how long leases and watchers may take after the last fault.
 	endBound = 2 * time.Minute
 )
@@ -147,13 +145,6 @@ func (w *world) runFaults(plan []fault) []incident {
 		incidents = append(incidents, i)
 	}
 	return incidents
-}
-
-func (w *world) mustServe(when string) {
-	w.t.Helper()
-	if _, err := w.awaitService(serviceBound); err != nil {
-		w.t.Fatalf("%s: %v%s", when, err, w.stuckNodes())
-	}
 }
 
 // finish waits until every lease has ended and every watcher has seen the end. It

@@ -20,6 +20,8 @@ const (
 	gateways = 3
 	// startDeadline is for a server that was started again, which may have to wait for others.
 	startDeadline = time.Minute
+	// serviceBound is how long after a repair every server may take to acknowledge a write.
+	serviceBound = time.Minute
 )
 
 // world is the servers and what is recorded of them.
@@ -106,6 +108,14 @@ func (w *world) awaitService(within time.Duration) (time.Duration, error) {
 		}
 	}
 	return time.Since(began), nil
+}
+
+// mustServe ends the test if some server does not acknowledge a write in time.
+func (w *world) mustServe(when string) {
+	w.t.Helper()
+	if _, err := w.awaitService(serviceBound); err != nil {
+		w.t.Fatalf("%s: %v%s", when, err, w.stuckNodes())
+	}
 }
 
 func (w *world) awaitServer(number int, within time.Duration) error {
