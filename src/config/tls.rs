@@ -95,7 +95,9 @@ pub(super) fn build(
     let source = if given {
         CertificateSource::Files { certificate: certificate.into(), key: key.into() }
     } else {
-        let hosts = for_clients().filter_map(Endpoint::host).map(str::to_owned).collect();
+        // Sockets in the file system are asked for as on this machine.
+        let host = |url: &Endpoint| url.host().unwrap_or("localhost").to_owned();
+        let hosts = for_clients().map(host).collect();
         CertificateSource::Generated { years: validity(values, from_file)?, hosts }
     };
     let trusted_ca = file(values, "trusted-ca-file");

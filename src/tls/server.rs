@@ -71,13 +71,19 @@ impl Contents {
     }
 }
 
+/// What was read last.
+struct Seen {
+    digest: Digest,
+    /// Why it can't be used, as long as nobody has been told.
+    unsaid: Option<TlsError>,
+}
+
 /// A server's side of TLS.
 pub struct ServerTls {
     config: TlsConfig,
     files: Files,
     current: RwLock<Arc<ServerConfig>>,
-    /// Of what was read last, whether or not it could be used.
-    seen: Mutex<Digest>,
+    seen: Mutex<Seen>,
     metrics: Arc<Metrics>,
 }
 
@@ -100,7 +106,7 @@ impl ServerTls {
         let (trusted_ca, revoked) = (config.trusted_ca.clone(), config.revoked.clone());
         let files = Files { certificate, key, trusted_ca, revoked };
         let contents = files.read();
-        let seen = Mutex::new(contents.digest());
+        let seen = Mutex::new(Seen { digest: contents.digest(), unsaid: None });
         let built = build(config, &files, contents)?;
         note_end(built.not_after, &metrics);
         let current = RwLock::new(Arc::new(built.server));
@@ -117,36 +123,36 @@ impl ServerTls {
         self.config.names_users
     }
 
-    /// Looks at the files, and takes them over if they have changed and can be used.
+    /// Looks at the files, and takes them over if they have changed and can be used. If they can't,
+    /// that is said when they are still the same the next time: they may be in the middle of being
+    /// written.
     pub fn refresh(&self) {
         let contents = self.files.read();
         let digest = contents.digest();
-        {
-            let mut seen = self.seen.lock();
-            if seen.as_ref() == digest.as_ref() {
-                return;
-            }
-            *seen = digest;
-        }
-        let metrics = &self.metrics.tls;
-        match build(&self.config, &self.files, contents) {
-            Ok(built) => {
-                note_end(built.not_after, &self.metrics);
-                *self.current.write() = Arc::new(built.server);
-                metrics.reloads_total.inc();
-                tracing::info!(
-                    certificate = %self.files.certificate.display(),
-                    "the files for TLS have changed; new connections use what is in them now"
-                );
-            }
-            Err(error) => {
-                metrics.reload_failures_total.inc();
+        let mut seen = self.seen.lock();
+        if seen.digest.as_ref() == digest.as_ref() {
+            if let Some(error) = seen.unsaid.take() {
+                self.metrics.tls.reload_failures_total.inc();
                 tracing::warn!(
                     %error,
                     "the files for TLS have changed and can't be used; new connections use what was \
                      in them before"
                 );
             }
+            return;
+        }
+        *seen = Seen { digest, unsaid: None };
+        match build(&self.config, &self.files, contents) {
+            Ok(built) => {
+                note_end(built.not_after, &self.metrics);
+                *self.current.write() = Arc::new(built.server);
+                self.metrics.tls.reloads_total.inc();
+                tracing::info!(
+                    certificate = %self.files.certificate.display(),
+                    "the files for TLS have changed; new connections use what is in them now"
+                );
+            }
+            Err(error) => seen.unsaid = Some(error),
         }
     }
 
@@ -314,6 +320,9 @@ mod tests {
         for _ in 0..3 {
             tls.refresh();
         }
+        // What is mended before the next look is not worth a word.
+        place.write("cert", "");
+        tls.refresh();
         std::fs::remove_file(place.path("cert")).expect("removed");
         for _ in 0..3 {
             tls.refresh();
