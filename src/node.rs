@@ -578,6 +578,10 @@ impl<L: Log, S: Sessions> HealthState for NodeState<L, S> {
         })
     }
 
+    fn auth_enabled(&self) -> bool {
+        self.context.reader.view().auth_enabled()
+    }
+
     fn refresh_metrics(&self, metrics: &Metrics) {
         use std::sync::atomic::Ordering::Relaxed;
         let published = self.context.reader.view().now();

@@ -3,6 +3,7 @@ package clientsuite
 import (
 	"crypto/tls"
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -149,6 +150,15 @@ func TestTLSCommonNamesAreUsers(t *testing.T) {
 		TLS: authority.Client(authority.Issue("ann")), Username: "root", Password: "password",
 	})
 	must(token.Put(ctx, "z", "3"))(t)
+
+	// Over HTTP a certificate is nobody, and whoever comes with one is told.
+	browser := http.Client{Transport: &http.Transport{TLSClientConfig: authority.Client(authority.Issue("root"))}}
+	body := strings.NewReader(`{"key":"YQ=="}`)
+	answer := must(browser.Post(server.URL()+"/v3/kv/range", "application/json", body))(t)
+	defer answer.Body.Close()
+	equal(t, "status", answer.StatusCode, http.StatusBadRequest)
+	text := string(must(io.ReadAll(answer.Body))(t))
+	equal(t, "text", text, "CommonName of client sending a request against gateway will be ignored and not used as expected\n")
 
 	// A user who has gone has no rights, whatever the certificate says.
 	must(root.UserDelete(ctx, "ann"))(t)

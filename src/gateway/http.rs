@@ -14,6 +14,7 @@ use tonic::body::Body;
 
 use super::serve::Secure;
 use super::ui::{self, Pages};
+use crate::auth::CertificateName;
 use crate::config::{Access, ETCD_CLUSTER_VERSION, ETCD_VERSION};
 use crate::telemetry::{Metrics, exposition};
 
@@ -33,6 +34,11 @@ pub trait HealthState: Send + Sync + 'static {
 
     /// Reads a key, from the local state if `serializable`; the error is a text for people.
     fn read(&self, serializable: bool) -> ReadFuture<'_>;
+
+    /// Whether it matters who asks.
+    fn auth_enabled(&self) -> bool {
+        false
+    }
 
     /// Called before metrics are shown, to set the gauges that nobody keeps up to date.
     fn refresh_metrics(&self, _metrics: &Metrics) {}
@@ -73,6 +79,20 @@ impl Endpoints {
             }
         })
         .await
+    }
+
+    /// Refuses a request for the API as JSON whose client has a certificate with a name, while names
+    /// count: there the name would not be who asks, and the client should know.
+    pub fn refuse_named<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
+        let name = request.extensions().get::<CertificateName>()?;
+        let surprising = !name.0.is_empty() && self.state.auth_enabled();
+        surprising.then(|| {
+            error(
+                StatusCode::BAD_REQUEST,
+                "CommonName of client sending a request against gateway will be ignored and not \
+                 used as expected",
+            )
+        })
     }
 
     /// Answers a request on a port for clients by `answer`, if it came to a name under which this server

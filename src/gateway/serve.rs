@@ -103,6 +103,9 @@ impl Gate {
             let app = self.opened().await;
             if let Some((app, json)) = app.as_ref().and_then(|app| Some((app, app.json.as_ref()?)))
             {
+                if let Some(refusal) = app.endpoints.refuse_named(&request) {
+                    return refusal;
+                }
                 let answer = async |request| json.answer(request, held).await;
                 return app.endpoints.guard(request, answer).await;
             }
