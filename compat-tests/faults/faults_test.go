@@ -152,19 +152,9 @@ func (w *world) runFaults(plan []fault) []incident {
 func (w *world) finish(running *clients) int64 {
 	running.load.Wait()
 	c := w.probers[0]
-	harness.Eventually(w.t, endBound, "the end of all leases", func() error {
-		o := &operation{Kind: list, Key: "lease/", End: prefixEnd("lease/")}
-		c.perform(context.Background(), o)
-		if o.Outcome != done {
-			return fmt.Errorf("%s", o.Failure)
-		}
-		for _, found := range o.Rows {
-			if found.Lease != 0 {
-				return fmt.Errorf("%q is still there: lease %x", found.Key, found.Lease)
-			}
-		}
-		return nil
-	})
+	if err := w.awaitLeases(c); err != nil {
+		w.t.Errorf("not within %v after the last fault: %v", endBound, err) // and judge what there is
+	}
 	w.mustServe("at the end") // the last writes but for those below
 	last := int64(0)
 	for _, prefix := range watchedPrefixes {
@@ -188,6 +178,31 @@ func (w *world) finish(running *clients) int64 {
 		<-seen
 	}
 	return last
+}
+
+// awaitLeases waits until no lease holds a key any more.
+func (w *world) awaitLeases(c *client) error {
+	var err error
+	for deadline := time.Now().Add(endBound); time.Now().Before(deadline); pause(context.Background(), retryPause) {
+		o := &operation{Kind: list, Key: "lease/", End: prefixEnd("lease/")}
+		c.perform(context.Background(), o)
+		if err = stillHeld(o); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+func stillHeld(o *operation) error {
+	if o.Outcome != done {
+		return fmt.Errorf("%s", o.Failure)
+	}
+	for _, found := range o.Rows {
+		if found.Lease != 0 {
+			return fmt.Errorf("%q is still there, held by lease %x", found.Key, found.Lease)
+		}
+	}
+	return nil
 }
 
 // compareServers returns the history as far as it is not compacted, which all have

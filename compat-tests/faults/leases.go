@@ -10,8 +10,8 @@ const (
 	// longTTL in seconds is above what a session of Oxia may have, so that gateways
 	// keep such a lease's time by themselves.
 	longTTL = 310
-	// revokeAttempts bounds the revocation of a lease while servers are away.
-	revokeAttempts = 200
+	// revokePatience bounds the revocation of a lease while servers are away.
+	revokePatience = 3 * time.Minute
 )
 
 // holdLeases lives through one lease after the other until the load ends. Every
@@ -75,10 +75,7 @@ func (c *client) request(load context.Context, o *operation) {
 
 // end revokes a lease, whatever it takes; a long one would outlive the run.
 func (c *client) end(lease int64) {
-	for range revokeAttempts {
-		if c.world.abandoned.Load() {
-			return
-		}
+	for deadline := time.Now().Add(revokePatience); time.Now().Before(deadline) && !c.world.abandoned.Load(); {
 		o := &operation{Kind: revoke, Lease: lease}
 		c.request(context.Background(), o)
 		if o.Outcome != unknown {
