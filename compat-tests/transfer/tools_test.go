@@ -52,7 +52,7 @@ func refused(t *testing.T, words string, args ...string) {
 func save(t *testing.T, server *harness.Server, flags ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "snapshot.db")
-	args := append([]string{"--endpoints=" + server.Endpoint}, flags...)
+	args := append([]string{"--endpoints=" + server.Endpoint, "--command-timeout=60s"}, flags...)
 	must(tool(t, harness.EtcdTool(t, "etcdctl"), append(args, "snapshot", "save", path)...))(t)
 	return path
 }
