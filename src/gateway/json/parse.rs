@@ -234,7 +234,13 @@ impl Parser<'_> {
                 Scalar::Nested
             }
             Some(first) => {
+                let start = self.at;
                 self.word();
+                if self.at == start {
+                    // Never left standing: a caller may try again.
+                    self.at += 1;
+                    return Ok(Scalar::Nested);
+                }
                 match first {
                     b'n' => Scalar::Null,
                     b't' => Scalar::Bool(true),

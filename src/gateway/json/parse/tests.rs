@@ -41,7 +41,7 @@ fn fields_are_known_by_both_names_and_values_in_all_their_forms() {
             "sort_order":"DESCEND","keys_only":true,"min_mod_revision":"9223372036854775807"}"#,
         r#"{"key":"Zm9v","rangeEnd":"AA","limit":9007199254740992,"revision":"-1",
             "sortOrder":2,"keysOnly":true,"minModRevision":9223372036854775807}"#,
-        r#" {"\u006bey":"Z\n\u006D9v","range_end":"A\r\nA==","limit":9.007199254740992e15,"revision":-10e-1,
+        r#" {"\u006bey":"Z\n\u006D9v","range_end":"AA==\r\n\r\n","limit":9.007199254740992e15,"revision":-10e-1,
             "sort_order":"DESCEND","keys_only":true,"min_mod_revision":9223372036854775807.000,
             "serializable":null,"unknown":{"a":[1,{"b":"\"]}"}]},"sort_target":"NO_SUCH"} "#,
     ] {
@@ -194,8 +194,8 @@ fn what_is_printed_is_read_again() {
 fn no_text_of_a_few_bytes_panics() {
     const BYTES: &[u8] = b"{}[]\":,\\u0-.eEtn k\xff\xc3";
     let length = BYTES.len();
-    for code in 0..length.pow(4) {
-        let text: Vec<u8> = (0..4_u32).map(|at| BYTES[code / length.pow(at) % length]).collect();
+    for code in 0..length.pow(3) {
+        let text: Vec<u8> = (0..3_u32).map(|at| BYTES[code / length.pow(at) % length]).collect();
         for text in [
             text.clone(),
             [b"{\"key\":", &text[..]].concat(),

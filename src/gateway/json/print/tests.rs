@@ -1,6 +1,5 @@
 use super::*;
 use leaseway_proto::{etcdserverpb as pb, mvccpb, schema};
-use prost::Message as _;
 use serde_json::{Value, json};
 
 fn printed(name: &str, message: &impl prost::Message) -> Value {
