@@ -161,15 +161,16 @@ fn versions_and_suites_are_as_configured() {
         return;
     }
     let (folder, _) = folder();
-    let suite = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384";
+    // etcd does not serve without this one, which HTTP/2 demands.
+    let suite = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256";
     let cases: [(&[&str], &[(&[&str], bool)]); 3] = [
         (&["--tls-min-version=TLS1.3"], &[(&["-tls1_2"], false), (&["-tls1_3"], true)]),
         (&["--tls-max-version=TLS1.2"], &[(&["-tls1_2"], true), (&["-tls1_3"], false)]),
         (
             &[&format!("--cipher-suites={suite}")],
             &[
-                (&["-tls1_2", "-cipher", "ECDHE-ECDSA-AES256-GCM-SHA384"], true),
-                (&["-tls1_2", "-cipher", "ECDHE-ECDSA-AES128-GCM-SHA256"], false),
+                (&["-tls1_2", "-cipher", "ECDHE-ECDSA-AES128-GCM-SHA256"], true),
+                (&["-tls1_2", "-cipher", "ECDHE-ECDSA-AES256-GCM-SHA384"], false),
                 (&["-tls1_3"], true),
             ],
         ),
