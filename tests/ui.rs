@@ -272,3 +272,62 @@ async fn gateways_are_told_with_their_positions() {
     let (_, leases) = ask(&two, "leases", "");
     assert_eq!((&leases["estimated"], &leases["leases"][0]["id"]), (&true.into(), &"5".into()));
 }
+
+/// A Chromium on this machine.
+fn chromium() -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    let places = std::env::split_paths(&path).collect::<Vec<_>>();
+    names
+        .iter()
+        .flat_map(|name| places.iter().map(move |place| place.join(name)))
+        .find(|it| it.is_file())
+}
+
+/// The page at `hash` as a browser has it after a few seconds, and what it complained about.
+fn rendered(browser: &std::path::Path, server: &Server, hash: &str) -> (String, String) {
+    let profile = tempfile::tempdir().expect("a directory");
+    let ended = support::finish(
+        std::process::Command::new(browser)
+            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
+            .args(["--enable-logging=stderr", "--virtual-time-budget=5000", "--dump-dom"])
+            .arg(format!("--user-data-dir={}", profile.path().display()))
+            .arg(format!("http://127.0.0.1:{}/ui{hash}", server.port)),
+    );
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    // The script has every word that the page may show.
+    let (shown, _) = ended.stdout.split_once("<script>").expect("the page's end");
+    (shown.to_owned(), ended.stderr)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_browser_shows_it_and_runs_nothing_that_is_in_keys_or_values() {
+    let Some(browser) = chromium() else {
+        eprintln!("skipped: no Chromium");
+        return;
+    };
+    let server = Server::start(&["--enable-ui", "--name=shown"]);
+    let client = Client::connect(server.port).await;
+    let evil = "<img src=x onerror=\"document.title='owned'\">";
+    client.put(evil, "<script>document.title='owned'</script>", 0).await.expect("puts");
+    client.put("folder/key", "v", 0).await.expect("puts");
+    client.grant(0xabc, 1000).await.expect("grants");
+    client.put("leased", "v", 0xabc).await.expect("puts");
+    let _watching = client.watch_everything(0).await.expect("a watch");
+    for (hash, shown) in [
+        (format!("#keys//{}", urlsafe(evil)), vec!["folder/", "leased", "&lt;script&gt;"]),
+        ("#leases".to_owned(), vec!["abc", "leased", "16 min"]),
+        ("#watchers".to_owned(), vec!["all keys", "live"]),
+        ("#members".to_owned(), vec!["shown", "this one"]),
+    ] {
+        let (page, complaints) = rendered(&browser, &server, &hash);
+        for text in shown {
+            assert!(page.contains(text), "no {text:?} at {hash}: {page}\n{complaints}");
+        }
+        assert!(!page.contains("owned</title>") && !page.contains("<img"), "{page}");
+        assert!(page.contains("<title>shown"), "{page}");
+        for complaint in ["Content Security Policy", "Uncaught", "TypeError"] {
+            assert!(!complaints.contains(complaint), "{complaints}");
+        }
+    }
+}
