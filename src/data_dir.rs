@@ -29,9 +29,14 @@ pub enum DataDirError {
     InUse { path: String, holder: String },
     #[error(
         "data directory {path} holds the data of an etcd member ({path}/member), which this server \
-         cannot use; choose another --data-dir"
+         does not use as it is: 'leaseway import {path} --data-dir NEW' takes it over"
     )]
     Etcd { path: String },
+    #[error(
+        "data directory {path} holds data of its own and that of an etcd member ({path}/member), which \
+         must have been started there: move {path}/member away"
+    )]
+    Both { path: String },
     #[error("data directory {path} holds {file}: {why}; choose another --data-dir")]
     Other { path: String, file: String, why: &'static str },
 }
@@ -45,6 +50,9 @@ impl DataDir {
         let shown = path.display().to_string();
         let access = |source| DataDirError::Access { path: shown.clone(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(access)?;
+        if path.join(ETCD_FOLDER).is_dir() && path.join(LOCK_FILE).exists() {
+            return Err(DataDirError::Both { path: shown });
+        }
         if path.join(ETCD_FOLDER).is_dir() {
             return Err(DataDirError::Etcd { path: shown });
         }
@@ -210,6 +218,9 @@ mod tests {
         let error = DataDir::open(dir.path()).expect_err("etcd's");
         assert!(matches!(error, DataDirError::Etcd { .. }), "{error}");
         assert!(!dir.path().join(LOCK_FILE).exists());
+        std::fs::write(dir.path().join(LOCK_FILE), "").expect("file");
+        let error = DataDir::open(dir.path()).expect_err("etcd's as well");
+        assert!(matches!(error, DataDirError::Both { .. }), "{error}");
     }
 
     #[test]

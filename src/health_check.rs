@@ -32,7 +32,7 @@ struct Question {
 }
 
 /// Asks `/readyz`. `args` are the arguments after the command's name: `--endpoint URL` (default
-/// `http://127.0.0.1:2379`), `--timeout DURATION` (default `5s`), and for `https` and `unixs` what
+/// `http://127.0.0.1:2379`), `--timeout DURATION` (default `8s`, a second more than a server waits for its backend), and for `https` and `unixs` what
 /// etcdctl has: `--cacert FILE`, `--cert FILE`, `--key FILE`, `--insecure-skip-tls-verify`.
 ///
 /// # Errors
@@ -97,7 +97,7 @@ fn question(args: &[String]) -> Result<Question, String> {
     let endpoint = Endpoint::parse(given.endpoint.unwrap_or("http://127.0.0.1:2379"))
         .map_err(|why| format!("--endpoint: {why}"))?;
     let nanos =
-        parse_duration(given.timeout.unwrap_or("5s")).map_err(|why| format!("--timeout: {why}"))?;
+        parse_duration(given.timeout.unwrap_or("8s")).map_err(|why| format!("--timeout: {why}"))?;
     let timeout = u64::try_from(nanos).map(Duration::from_nanos).unwrap_or_default();
     if timeout.is_zero() {
         return Err("--timeout must be more than 0".into());
@@ -293,7 +293,7 @@ mod tests {
     fn arguments() {
         let plain = question(&[]).expect("defaults");
         assert_eq!(plain.endpoint.to_string(), "http://127.0.0.1:2379");
-        assert_eq!(plain.timeout, Duration::from_secs(5));
+        assert_eq!(plain.timeout, Duration::from_secs(8));
         let socket = question(&args(&["-endpoint", "unix:///run/a", "--timeout=1.5s"]));
         assert_eq!(socket.expect("valid").timeout, Duration::from_millis(1500));
         for wrong in [

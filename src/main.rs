@@ -42,6 +42,9 @@ fn return_memory() {}
 fn main() -> ExitCode {
     return_memory();
     if let Some((command, args)) = command() {
+        if args.iter().any(|arg| ["--help", "-help", "-h"].contains(&arg.as_str())) {
+            return print(&config::commands_text());
+        }
         return ended(command(&args));
     }
     let config = match configuration() {

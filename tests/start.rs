@@ -253,3 +253,12 @@ fn a_running_server_is_asked_for_its_health() {
     let away = finish(leaseway().args(["health", "--endpoint", &nobody]));
     assert_refused(&away, 1, &[&nobody, "refused"]);
 }
+
+#[test]
+fn a_command_tells_of_itself() {
+    for command in ["import", "export", "restore", "health"] {
+        let run = finish(leaseway().args([command, "--help"]));
+        assert_eq!(run.code, Some(0), "{run:?}");
+        assert!(run.stdout.contains(&format!("leaseway {command} ")), "{run:?}");
+    }
+}

@@ -7,17 +7,27 @@ use super::value::Kind;
 use super::{ETCD_VERSION, VERSION};
 use crate::transfer::command::HELP;
 
+const HEALTH: &str = "\
+\x20 leaseway health [--endpoint http://127.0.0.1:2379] [--timeout 8s]
+    Ask a running server whether it is ready (/readyz): exit code 0 if it is, else 1 and one line that
+    says why. For https: --cacert FILE, --cert FILE, --key FILE, --insecure-skip-tls-verify.
+
+";
+
+/// What the commands beside the server take.
+pub fn commands_text() -> String {
+    format!("Usage:\n\n{HEALTH}{HELP}")
+}
+
 /// The text of `--help`.
 pub fn help_text() -> String {
     let mut out = String::from(
         "Usage:\n\n\
          \x20 leaseway [flags]\n    Start the server.\n\n\
          \x20 leaseway --version\n    Show the versions.\n\n\
-         \x20 leaseway -h | --help\n    Show this text.\n\n\
-         \x20 leaseway health [--endpoint http://127.0.0.1:2379] [--timeout 5s]\n    Ask a running server \
-         whether it is ready (/readyz): exit code 0 if it is, else 1 and one line that says why.\n    \
-         For https: --cacert FILE, --cert FILE, --key FILE, --insecure-skip-tls-verify.\n\n",
+         \x20 leaseway -h | --help\n    Show this text.\n\n",
     );
+    out.push_str(HEALTH);
     out.push_str(HELP);
     out.push_str(
         "\n\x20 leaseway --config-file FILE\n    Read the configuration from a YAML file; other flags and \

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use help::{help_text, markdown, version_text};
+pub use help::{commands_text, help_text, markdown, version_text};
 pub use url::{Endpoint, Place};
 
 /// The version of etcd that this server is compatible with, and reports to clients.

@@ -3,6 +3,7 @@
 //! A barrier proves how far the log reached at some moment after it was asked for. Everyone who asks
 //! while one is under way shares the next.
 
+use super::outage::Outage;
 use super::shard::{Shard, Tip};
 use crate::seams::{Rule, follows};
 use std::sync::Arc;
@@ -48,6 +49,7 @@ async fn run<S: Shard>(
     proved: watch::Sender<u64>,
 ) {
     let mut waiting: Vec<Waiting> = Vec::new();
+    let mut outage = Outage::default();
     loop {
         if waiting.is_empty() {
             match queue.recv().await {
@@ -61,6 +63,7 @@ async fn run<S: Shard>(
         }
         match shard.proven_tip().await {
             Ok(tip) => {
+                outage.over();
                 // Those who wait need the log up to there: it is to be read now.
                 proved.send_if_modified(|highest| {
                     let higher = tip.position > *highest;
@@ -78,7 +81,7 @@ async fn run<S: Shard>(
                 }
             }
             Err(error) => {
-                tracing::debug!(%error, "no barrier yet");
+                outage.failed("writes, renewals and linearizable reads wait", &error);
                 waiting.retain(|answer| !answer.is_closed());
                 tokio::time::sleep(AGAIN).await;
             }

@@ -33,6 +33,7 @@ pub mod log;
 pub mod longest;
 pub mod members;
 pub mod names;
+pub mod outage;
 pub mod propose;
 pub mod sessions;
 pub mod shard;

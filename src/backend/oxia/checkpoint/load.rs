@@ -4,6 +4,7 @@ use super::format::{FORMAT, Unpacker, fingerprint, gateways, unseal};
 use super::pin::Pin;
 use super::write::{WriteError, read_head};
 use crate::backend::oxia::names::Names;
+use crate::backend::oxia::outage::Outage;
 use crate::backend::oxia::shard::{Record, Shard, ShardError};
 use crate::keyspace::gateways::MAX_FEATURE_LEVEL;
 use crate::storage::tables::meta;
@@ -290,10 +291,14 @@ async fn patiently<T, F: Future<Output = Result<T, ShardError>>>(
     what: &str,
     ask: impl Fn() -> F,
 ) -> T {
+    let mut outage = Outage::default();
     loop {
         match ask().await {
-            Ok(answer) => return answer,
-            Err(error) => tracing::info!(%error, what, "cannot read yet"),
+            Ok(answer) => {
+                outage.over();
+                return answer;
+            }
+            Err(error) => outage.failed(&format!("{what} can't be read"), &error),
         }
         tokio::time::sleep(AGAIN).await;
     }

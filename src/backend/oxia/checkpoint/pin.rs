@@ -2,6 +2,7 @@
 
 use crate::backend::oxia::join::TIMEOUT;
 use crate::backend::oxia::names::{Names, hex};
+use crate::backend::oxia::outage::Outage;
 use crate::backend::oxia::shard::{Shard, ShardError};
 use crate::seams;
 use leaseway_proto::log::Member;
@@ -31,10 +32,14 @@ impl<S> Drop for Pin<S> {
 impl<S: Shard> Pin<S> {
     /// Pins everything: the log, the head's checkpoint and those before it. Tries until it is written.
     pub async fn set(shard: Arc<S>, names: &Names, member: &Member) -> Self {
+        let mut outage = Outage::default();
         loop {
             match Self::try_set(&shard, names, member).await {
-                Ok(pin) => return pin,
-                Err(error) => tracing::info!(%error, "cannot reach the keyspace yet"),
+                Ok(pin) => {
+                    outage.over();
+                    return pin;
+                }
+                Err(error) => outage.failed("the start waits for it", &error),
             }
             tokio::time::sleep(AGAIN).await;
         }
