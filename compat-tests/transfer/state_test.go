@@ -51,7 +51,8 @@ func equal[T comparable](t *testing.T, what string, got, want T) {
 // than a page, leases, a compaction in the middle, users and roles.
 func fill(t *testing.T, client *clientv3.Client, seed uint64) {
 	t.Helper()
-	ctx := harness.Context(t, time.Minute)
+	// Hundreds of writes, each of which three nodes sync where the subject is a gateway.
+	ctx := harness.Context(t, 4*time.Minute)
 	random := rand.New(rand.NewPCG(seed, 0))
 	var leases []clientv3.LeaseID
 	for n := range 5 {
