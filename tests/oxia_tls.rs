@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use leaseway::backend::oxia::client::{Client, Config, Kind, Tls};
 use support::client::Client as EtcdClient;
-use support::oxia::real_oxia;
+use support::oxia::{real_oxia, steady_port};
 use support::tls::{Authority, Folder, Subject};
-use support::{PATIENCE, Server, free_port};
+use support::{PATIENCE, Server};
 
 /// A process that ends with the test.
 struct Process(Child);
@@ -55,7 +55,7 @@ impl Cluster {
             &Subject { hosts: &["oxia.example"], ..Subject::named("oxia") },
         );
         folder.issue(&ours, "gateway", &Subject::named("gateway"));
-        let ports: Vec<u16> = (0..5).map(|_| free_port()).collect();
+        let ports: Vec<u16> = (0..5).map(|_| steady_port()).collect();
         let at = |index: usize| format!("127.0.0.1:{}", ports[index]);
         let file = |name: &str| folder.path(name).display().to_string();
         let dir = folder.path("");
@@ -132,7 +132,7 @@ async fn gateways_reach_oxia_over_tls() {
     cluster.folder.write("other.pem", Authority::new("theirs").pem());
     for (own, ca, authority, why) in [
         (Some("gateway"), "other.pem", "oxia.example", "UnknownIssuer"),
-        (Some("gateway"), "ca.pem", "elsewhere.example", "NotValidForName"),
+        (Some("gateway"), "ca.pem", "elsewhere.example", "not valid for name"),
         (None, "ca.pem", "oxia.example", ""),
     ] {
         let config = cluster.config(own, ca, authority);

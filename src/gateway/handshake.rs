@@ -223,7 +223,8 @@ mod tests {
         }
         let started = Instant::now();
         let _next = places.take().await;
-        assert_eq!(started.elapsed(), GRACE);
+        let waited = started.elapsed();
+        assert!(waited >= GRACE && waited < 2 * GRACE, "{waited:?}");
         assert_eq!(taken[0].evicted.try_recv(), Err(TryRecvError::Closed));
         assert_eq!(taken[1].evicted.try_recv(), Err(TryRecvError::Empty));
         // The one that had to go frees nothing any more, the next one does.
@@ -231,7 +232,7 @@ mod tests {
         assert_eq!(places.taken.lock().by_age.len(), IN_PROGRESS_MAX);
         taken.remove(0);
         places.take().await;
-        assert_eq!(started.elapsed(), GRACE);
+        assert_eq!(started.elapsed(), waited);
     }
 
     #[test]

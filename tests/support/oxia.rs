@@ -84,7 +84,7 @@ impl Drop for Oxia {
 
 /// A free port below those that outgoing connections get: one that is still free when a server that
 /// was killed is started again, however busy the other tests are.
-fn steady_port() -> u16 {
+pub fn steady_port() -> u16 {
     let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
     let mut ports = (0..1000).map(|_| rand::random_range(15_000..32_000));
     ports.find(free).expect("a free port")
