@@ -399,7 +399,14 @@ async fn serve_connection<C>(
                 request.extensions_mut().insert(name.clone());
             }
         }
-        async move { Ok::<_, Infallible>(gate.answer(traffic, request, held).await) }
+        // A connection that may be upgraded is not bound to one version by its protocol.
+        let refused = traffic == Traffic::Grpc && request.version() != Version::HTTP_2;
+        async move {
+            if refused {
+                return Err(std::io::Error::other("only gRPC is served here"));
+            }
+            Ok(gate.answer(traffic, request, held).await)
+        }
     });
     let connection = context.protocol.serve_connection_with_upgrades(io, service);
     let mut connection = pin!(connection);
