@@ -1,0 +1,1 @@
+//! Empty: the package beside this file only names a dependency.
