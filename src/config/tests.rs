@@ -385,9 +385,9 @@ fn quotas_and_keepalives_can_be_turned_off() {
 
 #[test]
 fn flags_without_effect_leave_a_note() {
-    let config = ok(&["--snapshot-count=5", "--cert-file=a", "--vv", "--name=x"]);
+    let config = ok(&["--snapshot-count=5", "--peer-cert-file=a", "--vv", "--name=x"]);
     let flags: Vec<&str> = config.notes.iter().map(|note| note.fields[0].1.as_str()).collect();
-    assert_eq!(flags, ["--snapshot-count", "--cert-file", "--vv"]);
+    assert_eq!(flags, ["--snapshot-count", "--peer-cert-file", "--vv"]);
 }
 
 #[test]
