@@ -3,7 +3,7 @@
 mod support;
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -46,7 +46,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn start(binary: &PathBuf) -> Cluster {
+    fn start(binary: &Path) -> Cluster {
         let (folder, ours) = (Folder::new(), Authority::new("ours"));
         folder.write("ca.pem", ours.pem());
         folder.issue(

@@ -163,7 +163,9 @@ fn versions_and_suites_are_as_configured() {
     let (folder, _) = folder();
     // etcd does not serve without this one, which HTTP/2 demands.
     let suite = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256";
-    let cases: [(&[&str], &[(&[&str], bool)]); 3] = [
+    // Flags of the server; those of a client, and whether it is let in.
+    type Case<'a> = (&'a [&'a str], &'a [(&'a [&'a str], bool)]);
+    let cases: [Case; 3] = [
         (&["--tls-min-version=TLS1.3"], &[(&["-tls1_2"], false), (&["-tls1_3"], true)]),
         (&["--tls-max-version=TLS1.2"], &[(&["-tls1_2"], true), (&["-tls1_3"], false)]),
         (

@@ -21,8 +21,11 @@ pub(super) enum Output {
     },
     /// Does what a test says.
     #[cfg(test)]
-    Fake(Box<dyn FnMut(&[u8]) -> io::Result<usize> + Send>),
+    Fake(FakeWrite),
 }
+
+#[cfg(test)]
+type FakeWrite = Box<dyn FnMut(&[u8]) -> io::Result<usize> + Send>;
 
 /// Device and inode: what a name refers to.
 fn identity(metadata: &std::fs::Metadata) -> (u64, u64) {
@@ -122,10 +125,7 @@ fn report(shared: &Shared, result: io::Result<()>) {
 /// Writes a batch, again and again if need be, until the log is closed.
 fn write_all(shared: &Shared, output: &mut Output, batch: &[u8], mut reopen: bool) {
     let (mut written, mut failed) = (0, false);
-    loop {
-        let Err(error) = attempt(output, batch, &mut written, std::mem::take(&mut reopen)) else {
-            break;
-        };
+    while let Err(error) = attempt(output, batch, &mut written, std::mem::take(&mut reopen)) {
         shared.metrics.audit.write_errors_total.inc();
         if !failed {
             failed = true;

@@ -1,4 +1,4 @@
-//! The only wall clock in the server: times in tokens are for other processes to read.
+//! The wall clock: times in tokens are for other processes to read.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

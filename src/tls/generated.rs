@@ -11,7 +11,7 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 const FOLDER: &str = "fixtures/client";
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -52,7 +52,7 @@ fn usable(certificate: &Path, key: &Path) -> Result<(), TlsError> {
     })?;
     let end = chain.first().and_then(|der| certificate::not_after(der));
     match end {
-        Some(end) if end > SystemTime::now() => Ok(()),
+        Some(end) if end > super::today() => Ok(()),
         _ => Err(TlsError::content(certificate, "the certificate has expired")),
     }
 }
@@ -78,7 +78,7 @@ fn make(hosts: &[String], years: u64) -> Result<Made, rcgen::Error> {
     params.is_ca = IsCa::ExplicitNoCa;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    let now = SystemTime::now();
+    let now = super::today();
     params.not_before = now.into();
     let validity = YEAR.saturating_mul(u32::try_from(years).unwrap_or(u32::MAX));
     params.not_after = now.checked_add(validity).unwrap_or(now + YEAR).into();
@@ -122,7 +122,7 @@ mod tests {
 
         let chain = pem::chain(&certificate, &text).expect("PEM");
         let left = certificate::not_after(&chain[0])
-            .and_then(|end| end.duration_since(SystemTime::now()).ok())
+            .and_then(|end| end.duration_since(super::super::today()).ok())
             .expect("valid");
         assert!(left < YEAR && left > YEAR - Duration::from_secs(60), "{left:?}");
 

@@ -172,7 +172,7 @@ fn note_end(not_after: Option<SystemTime>, metrics: &Metrics) {
     let since_epoch = not_after.and_then(|end| end.duration_since(SystemTime::UNIX_EPOCH).ok());
     let seconds = since_epoch.map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX));
     metrics.tls.certificate_not_after.set(seconds);
-    if not_after.is_some_and(|end| end <= SystemTime::now()) {
+    if not_after.is_some_and(|end| end <= super::today()) {
         tracing::warn!("the server's certificate has expired");
     }
 }
