@@ -50,11 +50,14 @@ impl DataDir {
         let shown = path.display().to_string();
         let access = |source| DataDirError::Access { path: shown.clone(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(access)?;
-        if path.join(ETCD_FOLDER).is_dir() && path.join(LOCK_FILE).exists() {
-            return Err(DataDirError::Both { path: shown });
-        }
         if path.join(ETCD_FOLDER).is_dir() {
-            return Err(DataDirError::Etcd { path: shown });
+            let ours = path.join(LOCK_FILE).exists();
+            let path = shown;
+            return Err(if ours {
+                DataDirError::Both { path }
+            } else {
+                DataDirError::Etcd { path }
+            });
         }
         let mut lock = OpenOptions::new()
             .read(true)

@@ -64,17 +64,7 @@ impl<S> GeneratedService for S where
 {
 }
 
-impl<S> AnyService for S
-where
-    S: Service<
-            Request<RequestBody>,
-            Response = Response<Body>,
-            Error = Infallible,
-            Future = BoxFuture<Response<Body>, Infallible>,
-        > + Clone
-        + Send
-        + Sync,
-{
+impl<S: GeneratedService> AnyService for S {
     fn call(&self, request: Request<RequestBody>) -> BoxFuture<Response<Body>, Infallible> {
         // Generated services are always ready, and cheap to clone.
         Service::call(&mut self.clone(), request)

@@ -1,5 +1,6 @@
 //! Ended sessions become logged expiries.
 
+use super::times::surely;
 use super::{LeaseError, Leases};
 use crate::backend::{Ended, Log, SessionId, Sessions};
 use crate::keyspace::command::{LeaseExpire, Op};
@@ -48,7 +49,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             let renewed = self.times.since_logged(&lease).filter(|_| follows(Rule::RenewedLives));
             match renewed {
                 // Too early for the session that was renewed then.
-                Some(since) if since < ttl.mul_f64(0.9) => {
+                Some(since) if since < surely(ttl) => {
                     self.rebind(&lease, "its session ended right after a renewal").await?;
                     continue;
                 }

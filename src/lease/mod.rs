@@ -233,7 +233,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             Err(error) => return Err(error.into()),
         }
         // As with a renewal: the heartbeat may have come after the end was decided.
-        let late = self.sessions.shared() && begun.elapsed() >= seconds(ttl).mul_f64(0.9);
+        let late = self.sessions.shared() && begun.elapsed() >= times::surely(timeout);
         if late && follows(Rule::LogLateRenewal) && !self.log_renewal(id, session).await? {
             return Err(LeaseError::TimedOut);
         }

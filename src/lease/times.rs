@@ -31,6 +31,11 @@ struct Acknowledged {
     sweep_at: usize,
 }
 
+/// How long after a renewal the session surely lives, whatever two clocks may differ by.
+pub(super) fn surely(ttl: Duration) -> Duration {
+    ttl.mul_f64(0.9)
+}
+
 fn key(lease: i64) -> SessionId {
     SessionId::from_ne_bytes(lease.to_ne_bytes())
 }
@@ -48,6 +53,17 @@ impl Times {
     /// Starts the time of a lease without a session.
     pub fn start(&self, lease: i64, time: Duration) {
         self.unkept.restore(key(lease), time, time);
+    }
+
+    /// Takes note of the leases that are there when the process starts. How old their logged renewals are can't
+    /// be told: they count as of now.
+    pub fn begin(&self, leases: &LeaseTable) {
+        for lease in leases.all().value {
+            match lease.session {
+                0 => self.start(lease.id, super::time_at_start(&lease)),
+                _ => self.note(&[lease.id], leases),
+            }
+        }
     }
 
     /// Takes note of leases that were granted, renewed or ended in the log.
@@ -104,7 +120,7 @@ impl Times {
     /// have been about to end when the next one arrived.
     pub fn renewed_in_time(&self, session: SessionId, timeout: Duration) -> bool {
         let sent = self.acknowledged.lock().sent.get(&session).copied();
-        sent.is_some_and(|sent| sent.elapsed() < timeout.mul_f64(0.9))
+        sent.is_some_and(|sent| sent.elapsed() < surely(timeout))
     }
 
     /// What a session has left as far as is known here: all, if this gateway never renewed it.

@@ -28,8 +28,8 @@ use crate::keyspace::gateways::MAX_FEATURE_LEVEL;
 use crate::keyspace::load::load;
 use crate::keyspace::reader::Reader;
 use crate::keyspace::view::View;
+use crate::lease::Leases;
 use crate::lease::times::Times;
-use crate::lease::{Leases, time_at_start};
 use crate::node::{Node, RAFT_TERM, STORE};
 use crate::storage::redb_engine::RedbEngine;
 use crate::storage::{Engine, StorageError};
@@ -191,11 +191,7 @@ async fn start<S: Shard>(
     count_keys(&metrics, &reader);
     let (failed, mut failure) = watch::channel(None);
     let times = Arc::new(Times::new());
-    for lease in shared.leases.all().value.iter().filter(|lease| lease.session == 0) {
-        times.start(lease.id, time_at_start(lease));
-    }
-    let kept = shared.leases.all().value.into_iter().filter(|lease| lease.session != 0);
-    times.note(&kept.map(|lease| lease.id).collect::<Vec<_>>(), &shared.leases);
+    times.begin(&shared.leases);
     let member_id = member.member_id;
     let (timed, told) = (times.clone(), failed.clone());
     let (settled, is_settled) = watch::channel(false);

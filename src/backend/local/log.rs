@@ -316,8 +316,10 @@ impl Applier {
             (events, Duration::ZERO)
         } else {
             let position = staging.position;
-            let entry = self.logger.with(|wal| wal.entry(position, commands));
-            self.logger.with(|wal| make_room(wal, &*self.engine, &entry))?;
+            let entry = self.logger.with(|wal| {
+                let entry = wal.entry(position, commands);
+                make_room(wal, &*self.engine, &entry).map(|()| entry)
+            })?;
             self.machine.finish_group(&mut staging, true);
             let (batch, events) = staging.finish();
             (events, self.logger.log_and_commit(entry, &*self.engine, &batch)?)

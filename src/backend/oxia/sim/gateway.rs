@@ -17,8 +17,8 @@ use crate::keyspace::event::{RevisionEvents, Visible};
 use crate::keyspace::load::load;
 use crate::keyspace::reader::Reader;
 use crate::keyspace::view::View;
+use crate::lease::Leases;
 use crate::lease::times::Times;
-use crate::lease::{Leases, time_at_start};
 use crate::storage::Engine;
 use leaseway_proto::log::Member;
 use std::sync::{Arc, OnceLock};
@@ -135,12 +135,7 @@ async fn serve(
     let shared = machine.shared().clone();
     let reader = Reader::new(shared.clone(), engine.clone(), view.clone());
     let times = Arc::new(Times::new());
-    for lease in shared.leases.all().value {
-        match lease.session {
-            0 => times.start(lease.id, time_at_start(&lease)),
-            _ => times.note(&[lease.id], &shared.leases),
-        }
-    }
+    times.begin(&shared.leases);
     let timed = times.clone();
     let (settled, is_settled) = watch::channel(false);
     let (told_duty, duty) = watch::channel(Duty::Unknown);
