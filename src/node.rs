@@ -66,6 +66,7 @@ use crate::storage::tables::{meta, rows};
 use crate::storage::{Durability, Engine, StorageError, Table, try_scan};
 use crate::telemetry::Metrics;
 use crate::telemetry::prefixes::PrefixSizes;
+use crate::telemetry::trace::Traces;
 use crate::transfer::target;
 use crate::watch::{Hub, Settings};
 
@@ -94,8 +95,34 @@ pub struct Node {
     hub: Hub,
     engine: Arc<dyn Engine>,
     tasks: Vec<Task<()>>,
-    audit: Option<Arc<AuditLog>>,
+    observers: Observers,
     _failed: watch::Sender<Option<String>>,
+}
+
+/// Who is told of the calls, besides the metrics.
+#[derive(Clone)]
+struct Observers {
+    audit: Option<Arc<AuditLog>>,
+    traces: Option<Arc<Traces>>,
+}
+
+impl Observers {
+    fn start(config: &Config, metrics: &Arc<Metrics>) -> Result<Observers, String> {
+        let audit = config.audit.as_ref().map(|audit| AuditLog::open(audit, metrics.clone()));
+        let audit = audit.transpose().map_err(|error| error.to_string())?.map(Arc::new);
+        let traces = config.tracing.as_ref().map(Traces::start).transpose()?.map(Arc::new);
+        Ok(Observers { audit, traces })
+    }
+
+    /// Hands on what has not been yet; blocks for a second at most.
+    fn close(self) {
+        if let Some(audit) = self.audit {
+            audit.close();
+        }
+        if let Some(traces) = self.traces {
+            traces.stop();
+        }
+    }
 }
 
 impl Node {
@@ -109,10 +136,9 @@ impl Node {
         dir: &DataDir,
         metrics: Arc<Metrics>,
     ) -> Result<(Node, App), String> {
-        let audit = config.audit.as_ref().map(|audit| AuditLog::open(audit, metrics.clone()));
-        let audit = audit.transpose().map_err(|error| error.to_string())?.map(Arc::new);
+        let observers = Observers::start(config, &metrics)?;
         if let Backend::Oxia(place) = &config.backend {
-            return oxia::open(config, place, dir, audit, metrics).await;
+            return oxia::open(config, place, dir, observers, metrics).await;
         }
         dir.refuse_with(
             oxia::CACHE,
@@ -125,7 +151,7 @@ impl Node {
         count_prefixes(config, &*store.engine, &metrics)
             .map_err(|error| format!("cannot read the store: {error}"))?;
         let auth = Auth::new(&config.auth)?;
-        Self::start(config, store, auth, audit, metrics)
+        Self::start(config, store, auth, observers, metrics)
             .map_err(|error| format!("cannot start threads: {error}"))
     }
 
@@ -133,7 +159,7 @@ impl Node {
         config: &Config,
         store: Store,
         auth: Auth,
-        audit: Option<Arc<AuditLog>>,
+        observers: Observers,
         metrics: Arc<Metrics>,
     ) -> std::io::Result<(Node, App)> {
         let Store { engine, wal, machine, identity } = store;
@@ -171,7 +197,7 @@ impl Node {
         });
         let stopping = log.clone();
         let stop_log: StopLog = Box::new(move || Box::pin(async move { stopping.stop().await }));
-        let base = Base { auth, audit, failed, failure, stop_log, apply, hub, engine, metrics };
+        let base = Base { auth, observers, failed, failure, stop_log, apply, hub, engine, metrics };
         let members = Members::Alone;
         let (node, app) = assemble(config, base, log, reader, leases, identity, shrink, members);
         Ok((node, app))
@@ -196,7 +222,7 @@ impl Node {
         for task in &self.tasks {
             task.abort();
         }
-        let Node { stop_log, apply, hub, engine, audit, .. } = self;
+        let Node { stop_log, apply, hub, engine, observers, .. } = self;
         stop_log().await;
         let closing = tokio::task::spawn_blocking(move || {
             if apply.join().is_err() {
@@ -204,9 +230,7 @@ impl Node {
             }
             hub.close();
             engine.close();
-            if let Some(audit) = audit {
-                audit.close();
-            }
+            observers.close();
         });
         if let Err(error) = closing.await {
             tracing::error!(%error, "closing the store failed");
@@ -383,7 +407,7 @@ async fn reopen_on_hangup(audit: Arc<AuditLog>) {
 /// What a node is made of, whatever its backend.
 struct Base {
     auth: Auth,
-    audit: Option<Arc<AuditLog>>,
+    observers: Observers,
     failed: watch::Sender<Option<String>>,
     failure: watch::Receiver<Option<String>>,
     stop_log: StopLog,
@@ -405,7 +429,8 @@ fn assemble<L: Log, S: Sessions>(
     shrink: Shrink,
     members: Members,
 ) -> (Node, App) {
-    let Base { auth, audit, failed, failure, stop_log, apply, hub, engine, metrics } = base;
+    let Base { auth, observers, failed, failure, stop_log, apply, hub, engine, metrics } = base;
+    let Observers { audit, traces } = observers.clone();
     let expired = metrics.clone();
     let mut tasks = vec![
         tokio::spawn(
@@ -429,9 +454,18 @@ fn assemble<L: Log, S: Sessions>(
     });
     let (serving, status) = watch::channel(ServingStatus::Serving);
     let auditor = audit.clone().map(|log| Auditor::new(log, context.clone()));
-    let services =
-        services(config, &context, &hub, &engine, status, shrink, members.clone(), &auditor);
-    tasks.extend(audit.clone().map(|audit| tokio::spawn(reopen_on_hangup(audit))));
+    let services = services(
+        config,
+        &context,
+        &hub,
+        &engine,
+        status,
+        shrink,
+        members.clone(),
+        &auditor,
+        traces,
+    );
+    tasks.extend(audit.map(|audit| tokio::spawn(reopen_on_hangup(audit))));
     let ui = config.enable_ui.then(|| {
         let state = ui::Parts {
             context: context.clone(),
@@ -449,7 +483,7 @@ fn assemble<L: Log, S: Sessions>(
     let endpoints =
         Endpoints::new(Arc::new(state), metrics.clone(), config.access.clone()).with_ui(ui);
     let node =
-        Node { failure, serving, stop_log, apply, hub, engine, tasks, audit, _failed: failed };
+        Node { failure, serving, stop_log, apply, hub, engine, tasks, observers, _failed: failed };
     let services = Arc::new(services);
     let receive = config.limits.max_receive_bytes();
     let json = config.json_gateway.then(|| JsonGateway::new(services.clone(), receive));
@@ -466,6 +500,7 @@ fn services<L: Log, S: Sessions>(
     shrink: Shrink,
     members: Members,
     auditor: &Option<Auditor>,
+    traces: Option<Arc<Traces>>,
 ) -> Services {
     let receive = config.limits.max_receive_bytes();
     macro_rules! limited {
@@ -491,8 +526,8 @@ fn services<L: Log, S: Sessions>(
     let snapshots = Snapshots::new(engine.clone(), reader, identity.member_id, folder);
     let maintenance = MaintenanceService::new(context.clone(), engine.clone(), shrink, snapshots);
     let watching = WatchService::new(hub.clone(), identity, watch_options, gate.clone());
-    let mut services =
-        Services::new(context.metrics.clone(), config.warning_unary_request_duration);
+    let slow = config.warning_unary_request_duration;
+    let mut services = Services::new(context.metrics.clone(), slow, traces);
     // With an audit log a service is one that notes what it hands on.
     macro_rules! add {
         ($add:ident $server:ident, $service:expr) => {

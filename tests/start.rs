@@ -233,6 +233,27 @@ fn a_person_is_told_where_and_what() {
 }
 
 #[test]
+fn a_full_log_file_is_set_aside() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("run.log");
+    std::fs::write(&path, vec![b'x'; 1 << 20]).expect("written");
+    let output = format!("--log-outputs={}", path.display());
+    let config = "--log-rotation-config-json={\"MaxSize\": 1, \"compress\": true}";
+    let mut server = Server::start(&[&output, "--enable-log-rotation", config]);
+    server.stop();
+    let log = std::fs::read_to_string(&path).expect("a log");
+    assert!(log.contains("starting leaseway") && !log.contains('x'.to_string().repeat(9).as_str()));
+    let mut names: Vec<String> = std::fs::read_dir(dir.path())
+        .expect("readable")
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("text"))
+        .collect();
+    names.sort();
+    // Compressing it takes a moment, and is not waited for at the end.
+    let [aside, .., _] = &names[..] else { panic!("two files expected: {names:?}") };
+    assert!(aside.starts_with("run-2") && aside.contains(".log"), "{names:?}");
+}
+
+#[test]
 fn a_data_directory_that_goes_away_is_noticed() {
     let mut server = Server::start(&[]);
     std::fs::remove_dir_all(server.dir.path().join("data")).expect("removed");

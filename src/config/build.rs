@@ -8,7 +8,7 @@ use super::sources::Values;
 use super::value::parse_duration;
 use super::{
     Access, AutoCompaction, Config, ConfigError, Endpoint, Keepalive, LeaseLimits, Level, Limits,
-    LogConfig, LogFormat, LogOutput, MetricsDetail, Note, SocketOptions,
+    MetricsDetail, Note, SocketOptions, TracingConfig,
 };
 
 /// etcd's bound on the election timeout.
@@ -24,6 +24,8 @@ const PROGRESS_INTERVAL_MIN: Duration = Duration::from_millis(100);
 const LEASE_TTL_S_MAX: i64 = 9_000_000_000;
 /// Prefixes that are counted: each costs a comparison for every key that is written.
 const PREFIXES_MAX: usize = 32;
+/// Rates of traced calls are of this many.
+const CALLS_SAMPLED_MAX: u32 = 1_000_000;
 const STORAGE_CACHE_BYTES_MIN: u64 = 1024 * 1024;
 
 pub(super) fn build(
@@ -31,7 +33,7 @@ pub(super) fn build(
     from_file: bool,
     mut notes: Vec<Note>,
 ) -> Result<Config, ConfigError> {
-    let log = log_config(values)?;
+    let log = super::log::build(values)?;
     let listen_client = listeners(values, "listen-client-urls")?;
     let listen_client_http = listeners(values, "listen-client-http-urls")?;
     let listen_metrics = listeners(values, "listen-metrics-urls")?;
@@ -88,6 +90,7 @@ pub(super) fn build(
         unsafe_no_fsync: no_fsync(values, &mut notes),
         storage_cache_bytes: storage_cache(values)?,
         checkpoint_log_bytes: values.uint("checkpoint-log-bytes"),
+        tracing: tracing(values)?,
         audit: super::audit::build(values)?,
         size_prefixes: size_prefixes(values)?,
         enable_ui: values.switch("enable-ui"),
@@ -313,6 +316,30 @@ fn metrics_detail(values: &Values) -> Result<MetricsDetail, ConfigError> {
     }
 }
 
+fn tracing(values: &Values) -> Result<Option<TracingConfig>, ConfigError> {
+    if !values.switch("enable-distributed-tracing") {
+        return Ok(None);
+    }
+    let invalid = |why: String| {
+        ConfigError::new(format!("distributed tracing configurition is not valid: ({why})"))
+    };
+    let rate = values.int("distributed-tracing-sampling-rate");
+    if rate < 0 {
+        return Err(invalid("tracing sampling rate must be positive".to_owned()));
+    }
+    let sampled_per_million =
+        u32::try_from(rate).ok().filter(|rate| *rate <= CALLS_SAMPLED_MAX).ok_or_else(|| {
+            invalid(format!("tracing sampling rate must be less than {CALLS_SAMPLED_MAX}"))
+        })?;
+    let text = |name: &str| values.text(name).to_owned();
+    Ok(Some(TracingConfig {
+        address: text("distributed-tracing-address"),
+        service_name: text("distributed-tracing-service-name"),
+        instance_id: text("distributed-tracing-instance-id"),
+        sampled_per_million,
+    }))
+}
+
 fn no_fsync(values: &Values, notes: &mut Vec<Note>) -> bool {
     let off = values.switch("unsafe-no-fsync");
     if off {
@@ -345,52 +372,4 @@ fn size_prefixes(values: &Values) -> Result<Vec<String>, ConfigError> {
         return Err(ConfigError::new("--size-prefixes has an empty entry"));
     }
     Ok(prefixes)
-}
-
-fn log_config(values: &Values) -> Result<LogConfig, ConfigError> {
-    match values.text("logger") {
-        "zap" => {}
-        "capnslog" => return Err(ConfigError::new("--logger=capnslog is removed in v3.5")),
-        other => return Err(ConfigError::new(format!("unknown logger option {other:?}"))),
-    }
-    let level = match values.text("log-level") {
-        "debug" | "DEBUG" => Level::Debug,
-        "info" | "INFO" | "" => Level::Info,
-        "warn" | "WARN" => Level::Warn,
-        "error" | "ERROR" | "dpanic" | "DPANIC" | "panic" | "PANIC" | "fatal" | "FATAL" => {
-            Level::Error
-        }
-        other => return Err(ConfigError::new(format!("unrecognized level: {other:?}"))),
-    };
-    let format = match values.text("log-format") {
-        "json" | "" => LogFormat::Json,
-        "console" => LogFormat::Console,
-        other => {
-            return Err(ConfigError::new(format!(
-                "unknown log format: {other}, supported values json, console"
-            )));
-        }
-    };
-    let names = values.list("log-outputs");
-    if names.len() > 1 && names.iter().any(|name| name == "default") {
-        return Err(ConfigError::new("multi logoutput for \"default\" is not supported yet"));
-    }
-    let mut outputs = Vec::new();
-    for name in &names {
-        outputs.push(match name.as_str() {
-            "default" | "stderr" => LogOutput::Stderr,
-            "stdout" => LogOutput::Stdout,
-            // The journal reads the standard error of services.
-            "systemd/journal" => LogOutput::Stderr,
-            "/dev/null" => continue,
-            "" => return Err(ConfigError::new("--log-outputs has an empty entry")),
-            path => LogOutput::File(PathBuf::from(path)),
-        });
-    }
-    outputs.sort();
-    outputs.dedup();
-    if names.is_empty() {
-        outputs.push(LogOutput::Stderr);
-    }
-    Ok(LogConfig { level, format, outputs })
 }

@@ -31,6 +31,8 @@ pub enum Effect {
     Honoured,
     /// The value is checked and then ignored, with a line in the log; the text says why.
     Ignored(&'static str),
+    /// The same, but somebody may count on what is not done: the line is a warning.
+    NotDone(&'static str),
 }
 
 /// The sections of the help text.
@@ -134,7 +136,6 @@ const ENGINE: Effect = Effect::Ignored("the storage engine here has no such sett
 const NO_SELF: Effect = Effect::Ignored("the server makes no connections to itself");
 const NO_PEER_TLS: Effect = Effect::Ignored("no peer listener is opened");
 const NO_DISCOVERY: Effect = Effect::Ignored("a single process has nothing to discover");
-const NO_TRACING: Effect = Effect::Ignored("traces are not exported in this version");
 const NO_PROFILER: Effect = Effect::Ignored("there is no profiler endpoint");
 const HONOURED: Effect = Effect::Honoured;
 

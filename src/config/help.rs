@@ -92,6 +92,7 @@ pub fn markdown() -> String {
                 match flag.effect {
                     Effect::Honoured => "honoured".to_owned(),
                     Effect::Ignored(reason) => format!("ignored: {reason}"),
+                    Effect::NotDone(reason) => format!("**not done**, with a warning: {reason}"),
                 },
                 flag.help.replace('|', "\\|"),
             );

@@ -11,6 +11,7 @@ pub mod backend;
 mod build;
 pub mod flags;
 mod help;
+mod log;
 mod sources;
 pub mod tls;
 mod url;
@@ -85,6 +86,8 @@ pub struct Config {
     pub storage_cache_bytes: usize,
     /// Growth of a replicated log after which there is a new checkpoint, in bytes.
     pub checkpoint_log_bytes: u64,
+    /// Where traces of calls go, if anywhere.
+    pub tracing: Option<TracingConfig>,
     /// The audit log, if there is one.
     pub audit: Option<AuditConfig>,
     /// Prefixes of keys whose sizes become metrics.
@@ -212,6 +215,23 @@ pub struct LogConfig {
     pub format: LogFormat,
     /// Every line goes to each of them.
     pub outputs: Vec<LogOutput>,
+    /// When files among them are set aside; none is never.
+    pub rotation: Option<Rotation>,
+}
+
+/// When a log file is set aside and begun again, and what becomes of those that were.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rotation {
+    /// Size in MiB that a file does not grow beyond; at least 1.
+    pub max_size_mib: u64,
+    /// Days after which one that was set aside is removed; 0 is never.
+    pub max_age_days: u64,
+    /// How many that were set aside are kept; 0 is all.
+    pub max_backups: u64,
+    /// Whether their names have the local time; else UTC.
+    pub local_time: bool,
+    /// Whether they are compressed with gzip.
+    pub compress: bool,
 }
 
 /// How important a log line is.
@@ -239,6 +259,19 @@ pub enum LogOutput {
     Stdout,
     /// Appended to; created when missing.
     File(PathBuf),
+}
+
+/// Which calls are traced, and where the traces go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TracingConfig {
+    /// Host and port of an OpenTelemetry collector that speaks OTLP over gRPC.
+    pub address: String,
+    /// What the traces call this service.
+    pub service_name: String,
+    /// What they call this process; empty is nothing.
+    pub instance_id: String,
+    /// How many calls in a million are traced, of those whose caller has not decided; at most a million.
+    pub sampled_per_million: u32,
 }
 
 /// Where the audit log goes, and what is in it.

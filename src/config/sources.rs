@@ -62,13 +62,17 @@ impl Values {
 
     /// One note for each given flag that changes nothing.
     pub fn ignored(&self) -> impl Iterator<Item = Note> {
-        FLAGS.iter().filter(|flag| self.is_set(flag.name)).filter_map(|flag| match flag.effect {
-            Effect::Honoured => None,
-            Effect::Ignored(reason) => Some(
-                Note::new(Level::Info, "flag accepted without effect")
-                    .with("flag", format!("--{}", flag.name))
-                    .with("reason", reason),
-            ),
+        FLAGS.iter().filter(|flag| self.is_set(flag.name)).filter_map(|flag| {
+            let (note, reason) = match flag.effect {
+                Effect::Honoured => return None,
+                Effect::Ignored(reason) => {
+                    (Note::new(Level::Info, "flag accepted without effect"), reason)
+                }
+                Effect::NotDone(reason) => {
+                    (Note::new(Level::Warn, "what a flag asks for is not done"), reason)
+                }
+            };
+            Some(note.with("flag", format!("--{}", flag.name)).with("reason", reason))
         })
     }
 

@@ -165,6 +165,30 @@ fn contradictions_exit_with_one() {
         (&["--log-format=zz"], "unknown log format: zz, supported values json, console"),
         (&["--logger=capnslog"], "--logger=capnslog is removed in v3.5"),
         (&["--log-outputs=default,stderr"], "multi logoutput for \"default\" is not supported yet"),
+        (
+            &["--enable-log-rotation"],
+            "--log-outputs requires a single file path when --log-rotate-config-json is defined",
+        ),
+        (
+            &["--enable-log-rotation", "--log-outputs=a,b"],
+            "--log-outputs requires a single file path when --log-rotate-config-json is defined",
+        ),
+        (
+            &[
+                "--enable-log-rotation",
+                "--log-outputs=a",
+                "--log-rotation-config-json={\"maxsize\":true}",
+            ],
+            "invalid log rotation config: maxsize must be a number, 0 or more",
+        ),
+        (
+            &["--enable-distributed-tracing", "--distributed-tracing-sampling-rate=-1"],
+            "distributed tracing configurition is not valid: (tracing sampling rate must be positive)",
+        ),
+        (
+            &["--enable-distributed-tracing", "--distributed-tracing-sampling-rate=1000001"],
+            "distributed tracing configurition is not valid: (tracing sampling rate must be less than 1000000)",
+        ),
         (&["--discovery-token=a"], "both --discovery-token and --discovery-endpoints must be set"),
         (
             &["--initial-cluster=a=http://h:1,b=http://h:2"],

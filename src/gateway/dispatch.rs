@@ -22,6 +22,7 @@ use tonic::{Code, Status};
 use super::messages::{Inbound, Messages, RequestBody};
 use super::transport::{self, Refusal};
 use crate::telemetry::methods::{self, Flow, Method};
+use crate::telemetry::trace::{CallSpan, Traces};
 use crate::telemetry::{Gauge, Metrics};
 
 /// The text of a call that took longer than its client allowed.
@@ -84,13 +85,20 @@ pub struct Services {
     entries: Vec<Entry>,
     metrics: Arc<Metrics>,
     slow_call: Duration,
+    traces: Option<Arc<Traces>>,
     unary_in_flight: Gauge,
 }
 
 impl Services {
-    /// No services yet. Unary calls taking longer than `slow_call` are logged, unless it is zero.
-    pub fn new(metrics: Arc<Metrics>, slow_call: Duration) -> Services {
-        Services { entries: Vec::new(), metrics, slow_call, unary_in_flight: Gauge::default() }
+    /// No services yet. Unary calls taking longer than `slow_call` are logged, unless it is zero; calls
+    /// are traced if there are `traces`.
+    pub fn new(
+        metrics: Arc<Metrics>,
+        slow_call: Duration,
+        traces: Option<Arc<Traces>>,
+    ) -> Services {
+        let unary_in_flight = Gauge::default();
+        Services { entries: Vec::new(), metrics, slow_call, traces, unary_in_flight }
     }
 
     /// Adds a generated server. Set its message limits and compression before.
@@ -160,10 +168,12 @@ impl Services {
         let started = Instant::now();
         let version = request.headers().get(CLIENT_VERSION).map(HeaderValue::as_bytes);
         self.metrics.grpc.started(call.method, version);
+        let span = self.traces.as_ref().map(|traces| traces.begin(call.method, request.headers()));
         let bytes = Arc::new(AtomicU64::new(0));
         let request = request
             .map(|body| RequestBody::new(body, call.method, self.metrics.clone(), bytes.clone()));
-        let mut ended = Ended { metrics: &self.metrics, call: Some((call.method, started)) };
+        let begun = Begun { method: call.method, started, span };
+        let mut ended = Ended { metrics: &self.metrics, call: Some(begun) };
         let drains = call.method.flow == Flow::Unary && !call.entry.waits;
         let _held = drains.then(|| self.unary_in_flight.hold());
         let answer = call.entry.service.call(request);
@@ -178,15 +188,17 @@ impl Services {
         if let Some(code) = failed {
             translate(code, call.method.flow, &mut response);
         }
-        if call.method.flow != Flow::Unary && failed.is_none() {
-            ended.call = None;
+        if call.method.flow != Flow::Unary
+            && failed.is_none()
+            && let Some(begun) = ended.call.take()
+        {
             let deadline = timeout.and_then(|timeout| started.checked_add(timeout));
             let metrics = self.metrics.clone();
             return response.map(|body| {
                 Body::new(StreamBody {
                     body,
                     deadline: deadline.map(|at| Box::pin(tokio::time::sleep_until(at.into()))),
-                    end: Some((metrics, call.method, started)),
+                    end: Some((metrics, begun)),
                     messages: Messages::default(),
                 })
             });
@@ -218,16 +230,32 @@ struct Call<'a> {
     method: Method,
 }
 
+/// A call whose end has not been counted.
+struct Begun {
+    method: Method,
+    started: Instant,
+    span: Option<CallSpan>,
+}
+
+impl Begun {
+    fn end(self, metrics: &Metrics, code: Code) {
+        metrics.grpc.handled(self.method, code as i32, self.started.elapsed());
+        if let Some(span) = self.span {
+            span.end(code as i32);
+        }
+    }
+}
+
 /// Counts the end of a call, also when its future is dropped because the client went away.
 struct Ended<'a> {
     metrics: &'a Metrics,
-    call: Option<(Method, Instant)>,
+    call: Option<Begun>,
 }
 
 impl Ended<'_> {
     fn with(&mut self, code: Code) {
-        if let Some((method, started)) = self.call.take() {
-            self.metrics.grpc.handled(method, code as i32, started.elapsed());
+        if let Some(begun) = self.call.take() {
+            begun.end(self.metrics, code);
         }
     }
 }
@@ -285,14 +313,14 @@ struct StreamBody {
     body: Body,
     deadline: Option<Pin<Box<tokio::time::Sleep>>>,
     /// Until the end has been counted.
-    end: Option<(Arc<Metrics>, Method, Instant)>,
+    end: Option<(Arc<Metrics>, Begun)>,
     messages: Messages,
 }
 
 impl StreamBody {
     fn count(&mut self, code: Code) {
-        if let Some((metrics, method, started)) = self.end.take() {
-            metrics.grpc.handled(method, code as i32, started.elapsed());
+        if let Some((metrics, begun)) = self.end.take() {
+            begun.end(&metrics, code);
         }
     }
 }
@@ -329,13 +357,13 @@ impl http_body::Body for StreamBody {
         let mut frame = frame;
         if let Some(data) = frame.data_ref() {
             let begun = self.messages.count(data);
-            if let Some((metrics, method, _)) = &self.end {
-                metrics.grpc.sent(*method, begun);
+            if let Some((metrics, call)) = &self.end {
+                metrics.grpc.sent(call.method, begun);
             }
         }
         if let Some(trailers) = frame.trailers_ref() {
             let code = trailers.get("grpc-status").map_or(Code::Unknown, code_of);
-            let flow = self.end.as_ref().map_or(Flow::BidiStream, |(_, method, _)| method.flow);
+            let flow = self.end.as_ref().map_or(Flow::BidiStream, |(_, call)| call.method.flow);
             if let Some(translated) = translate_trailers(code, flow, trailers) {
                 frame = Frame::trailers(translated);
             }

@@ -7,6 +7,8 @@ use super::identity::Identity;
 use crate::auth::Credentials;
 use crate::watch::{Batch, CreateWatcher, Hub, KeyRange, Notice, Notices, StreamControl, What};
 use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesOrdered;
 use leaseway_proto::etcdserverpb::watch_create_request::FilterType;
 use leaseway_proto::etcdserverpb::watch_request::RequestUnion;
 use leaseway_proto::etcdserverpb::{WatchCreateRequest, WatchRequest};
@@ -95,10 +97,13 @@ impl Watch for WatchService {
     ) -> Result<Response<Replies>, Status> {
         let (control, notices) = self.hub.open().map_err(|_| stopped())?;
         let failure = Arc::new(Mutex::new(None));
-        let requests = Requests {
+        let checks = Checks {
             gate: self.gate.clone(),
             audit: self.auditor.clone().map(|auditor| (auditor, Origin::of(&request))),
             credentials: Credentials::of(&request),
+        };
+        let requests = Requests {
+            checks,
             inbound: request.into_inner(),
             control,
             interval: self.options.jittered_interval(),
@@ -119,10 +124,7 @@ impl Watch for WatchService {
 
 /// The inbound half of a stream.
 struct Requests {
-    gate: Arc<dyn Gate>,
-    audit: Option<(Auditor, Origin)>,
-    /// Of the whole stream; looked at anew for each watcher.
-    credentials: Credentials,
+    checks: Checks,
     inbound: Streaming<WatchRequest>,
     control: StreamControl,
     interval: Duration,
@@ -130,76 +132,120 @@ struct Requests {
 }
 
 impl Requests {
-    async fn read(mut self) {
-        let mut ticker = tokio::time::interval_at(Instant::now() + self.interval, self.interval);
+    async fn read(self) {
+        let Requests { checks, mut inbound, control, interval, failure } = self;
+        let mut ticker = tokio::time::interval_at(Instant::now() + interval, interval);
         ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut open = true;
+        // A check may have to ask a cluster, which answers many at once as fast as one. What is asked
+        // for is done in its order all the same.
+        let mut checked = FuturesOrdered::new();
         loop {
-            tokio::select! {
-                request = self.inbound.message(), if open => match request {
+            let done = tokio::select! {
+                request = inbound.message(), if open && checked.len() < CHECKS_MAX => match request {
                     Ok(Some(request)) => {
-                        if self.obey(request).await.is_err() {
-                            return;
-                        }
+                        checked.push_back(checks.check(request));
+                        Ok(())
                     }
                     // The client has nothing more to ask, and keeps listening.
-                    Ok(None) => open = false,
-                    Err(status) => {
-                        *self.failure.lock() = Some(status);
-                        self.control.close();
-                        return;
+                    Ok(None) => {
+                        open = false;
+                        Ok(())
                     }
+                    Err(status) => Err(status),
                 },
-                _ = ticker.tick() => self.control.tick(),
+                Some(request) = checked.next() => match obey(&control, request).await {
+                    Ok(Ok(())) => Ok(()),
+                    Ok(Err(_closed)) => return,
+                    Err(error) => Err(error.into()),
+                },
+                _ = ticker.tick() => {
+                    control.tick();
+                    Ok(())
+                }
+            };
+            if let Err(status) = done {
+                *failure.lock() = Some(status);
+                control.close();
+                return;
             }
         }
+    }
+}
+
+/// Requests of a stream that are checked at a time.
+const CHECKS_MAX: usize = 256;
+
+/// A request with what there is against it.
+enum Asked {
+    Create(WatchCreateRequest, Result<(), Error>),
+    /// The server does not know whether there are revisions that it has not seen.
+    Behind(Error),
+    Other(WatchRequest),
+}
+
+/// Whether a request is to be obeyed.
+struct Checks {
+    gate: Arc<dyn Gate>,
+    audit: Option<(Auditor, Origin)>,
+    /// Of the whole stream; looked at anew for each watcher.
+    credentials: Credentials,
+}
+
+impl Checks {
+    async fn check(&self, request: WatchRequest) -> Asked {
+        let request = match request.request_union {
+            Some(RequestUnion::CreateRequest(request)) => request,
+            _ => return Asked::Other(request),
+        };
+        let permitted = self.permitted(&request).await;
+        self.note(&request, permitted).await;
+        // "From now on" is after all that anyone has been told of, wherever that was.
+        if permitted.is_ok()
+            && request.start_revision == 0
+            && let Err(error) = self.gate.caught_up().await
+        {
+            return Asked::Behind(error);
+        }
+        Asked::Create(request, permitted)
     }
 
     /// Why a watcher is not to be, as far as that depends on who asks.
-    async fn refusal(&self, request: &WatchCreateRequest) -> Option<Error> {
+    async fn permitted(&self, request: &WatchCreateRequest) -> Result<(), Error> {
         // Refused whoever asks.
         if request.start_revision < 0 {
-            return None;
+            return Ok(());
         }
         // No key stands for the smallest one.
         let key = if request.key.is_empty() { &[0][..] } else { &request.key[..] };
-        let permitted = self.gate.read(&self.credentials, key, &request.range_end).await;
-        permitted.err()
+        self.gate.read(&self.credentials, key, &request.range_end).await
     }
 
-    async fn note(&self, request: &WatchCreateRequest, refusal: Option<Error>) {
+    async fn note(&self, request: &WatchCreateRequest, permitted: Result<(), Error>) {
         let Some((auditor, origin)) = &self.audit else { return };
-        let status = refusal.map(Status::from);
+        let status = permitted.err().map(Status::from);
         let result = status.as_ref().map_or(Ok(&Nothing), Err);
         auditor.within("/etcdserverpb.Watch/Watch", origin, request.clone(), result).await;
     }
+}
 
-    async fn obey(&self, request: WatchRequest) -> Result<(), crate::watch::Closed> {
-        match request.request_union {
-            Some(RequestUnion::CreateRequest(request)) => {
-                let refusal = self.refusal(&request).await;
-                self.note(&request, refusal).await;
-                if let Some(error) = refusal {
-                    return self.control.refuse(reason(error)).await;
-                }
-                // "From now on" is after all that anyone has been told of, wherever that was.
-                if request.start_revision == 0
-                    && let Err(error) = self.gate.caught_up().await
-                {
-                    *self.failure.lock() = Some(error.into());
-                    self.control.close();
-                    return Ok(());
-                }
-                self.control.create(watcher(&request)).await
-            }
-            Some(RequestUnion::CancelRequest(request)) => {
-                self.control.cancel(request.watch_id).await
-            }
-            Some(RequestUnion::ProgressRequest(_)) => self.control.progress().await,
-            // etcd ignores what it does not know.
-            None => Ok(()),
-        }
-    }
+/// Hands a request on; an error ends the stream with it.
+async fn obey(
+    control: &StreamControl,
+    request: Asked,
+) -> Result<Result<(), crate::watch::Closed>, Error> {
+    let request = match request {
+        Asked::Create(request, Ok(())) => return Ok(control.create(watcher(&request)).await),
+        Asked::Create(_, Err(error)) => return Ok(control.refuse(reason(error)).await),
+        Asked::Behind(error) => return Err(error),
+        Asked::Other(request) => request,
+    };
+    Ok(match request.request_union {
+        Some(RequestUnion::CancelRequest(request)) => control.cancel(request.watch_id).await,
+        Some(RequestUnion::ProgressRequest(_)) => control.progress().await,
+        // etcd ignores what it does not know.
+        Some(RequestUnion::CreateRequest(_)) | None => Ok(()),
+    })
 }
 
 /// What etcd gives as the reason to whom it does not let watch: the error's text as its gRPC library

@@ -1,7 +1,8 @@
 //! A gateway on an Oxia cluster. Whatever it keeps in its data directory is a cache.
 
-use super::{Base, Publisher, StopLog, assemble, count_keys, count_prefixes, longest_session};
-use crate::audit::AuditLog;
+use super::{
+    Base, Observers, Publisher, StopLog, assemble, count_keys, count_prefixes, longest_session,
+};
 use crate::auth::Auth;
 use crate::backend::Duty;
 use crate::backend::oxia::checkpoint::format;
@@ -57,7 +58,7 @@ pub(super) async fn open(
     config: &Config,
     place: &OxiaPlace,
     dir: &DataDir,
-    audit: Option<Arc<AuditLog>>,
+    observers: Observers,
     metrics: Arc<Metrics>,
 ) -> Result<(Node, App), String> {
     if config.limits.max_request_bytes > MAX_REQUEST_BYTES {
@@ -96,7 +97,7 @@ pub(super) async fn open(
         LoadError::Storage(error) => format!("cannot fill the cache {}: {error}", path.display()),
         LoadError::Refused(why) => format!("cannot load the keyspace {}: {why}", place.keyspace),
     })?;
-    let started = start(config, shard, names, engine, member, (auth, audit), metrics).await;
+    let started = start(config, shard, names, engine, member, (auth, observers), metrics).await;
     pin.release().await;
     started
 }
@@ -174,7 +175,7 @@ async fn start<S: Shard>(
     names: Names,
     engine: Arc<dyn Engine>,
     member: Member,
-    (auth, audit): (Auth, Option<Arc<AuditLog>>),
+    (auth, observers): (Auth, Observers),
     metrics: Arc<Metrics>,
 ) -> Result<(Node, App), String> {
     let threads = |error| format!("cannot start threads: {error}");
@@ -251,7 +252,7 @@ async fn start<S: Shard>(
     let stop_log: StopLog = Box::new(move || Box::pin(async move { stopping.stop().await }));
     let base = Base {
         auth,
-        audit,
+        observers,
         failed,
         failure,
         stop_log,

@@ -14,14 +14,16 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 
-use crate::config::{Level, LogConfig, LogFormat, LogOutput, Note};
+use super::rotate::RotatingFile;
+use crate::config::{Level, LogConfig, LogFormat, LogOutput, Note, Rotation};
 
 /// Starts the log of the process.
 ///
 /// # Errors
 /// A log file that cannot be opened (with its name), or a log that was started before.
 pub fn start(config: &LogConfig) -> io::Result<()> {
-    let outputs = config.outputs.iter().map(Output::open).collect::<io::Result<Vec<_>>>()?;
+    let open = |output| Output::open(output, config.rotation);
+    let outputs = config.outputs.iter().map(open).collect::<io::Result<Vec<_>>>()?;
     let lines = Lines { format: config.format, outputs: Mutex::new(outputs) };
     let level = match config.level {
         Level::Debug => LevelFilter::DEBUG,
@@ -38,51 +40,59 @@ pub fn start(config: &LogConfig) -> io::Result<()> {
 
 /// Writes what the configuration has to say.
 pub fn write_notes(notes: &[Note]) {
-    for note in notes {
-        let mut fields = String::new();
-        for (name, value) in &note.fields {
-            let _ = write!(fields, "{}{name}={value}", if fields.is_empty() { "" } else { " " });
-        }
-        let message = &note.message;
-        match note.level {
-            Level::Debug => tracing::debug!(detail = %fields, "{message}"),
-            Level::Info => tracing::info!(detail = %fields, "{message}"),
-            Level::Warn => tracing::warn!(detail = %fields, "{message}"),
-            Level::Error => tracing::error!(detail = %fields, "{message}"),
+    for Note { level, message, fields } in notes {
+        let fields: Vec<String> =
+            fields.iter().map(|(name, value)| format!("\"{name}\":{}", quoted(value))).collect();
+        let made = fields.join(",");
+        match level {
+            Level::Debug => tracing::debug!(made, "{message}"),
+            Level::Info => tracing::info!(made, "{message}"),
+            Level::Warn => tracing::warn!(made, "{message}"),
+            Level::Error => tracing::error!(made, "{message}"),
         }
     }
 }
+
+/// The field whose text is the inside of an object already: the names of other fields are fixed where
+/// the code is compiled.
+const MADE: &str = "made";
 
 #[derive(Debug)]
 enum Output {
     Stderr,
     Stdout,
     File(File),
+    Rotating(RotatingFile),
 }
 
 impl Output {
-    fn open(output: &LogOutput) -> io::Result<Output> {
+    fn open(output: &LogOutput, rotation: Option<Rotation>) -> io::Result<Output> {
         match output {
             LogOutput::Stderr => Ok(Output::Stderr),
             LogOutput::Stdout => Ok(Output::Stdout),
             LogOutput::File(path) => {
-                match OpenOptions::new().create(true).append(true).open(path) {
-                    Ok(file) => Ok(Output::File(file)),
-                    Err(error) => Err(io::Error::new(
-                        error.kind(),
-                        format!("log file {}: {error}", path.display()),
-                    )),
-                }
+                let opened = match rotation {
+                    Some(rotation) => RotatingFile::open(path, rotation).map(Output::Rotating),
+                    None => {
+                        let file = OpenOptions::new().create(true).append(true).open(path);
+                        file.map(Output::File)
+                    }
+                };
+                opened.map_err(|error| {
+                    let why = format!("log file {}: {error}", path.display());
+                    io::Error::new(error.kind(), why)
+                })
             }
         }
     }
 
     /// Writes a whole line at once. A log that cannot be written must not stop the server.
-    fn write(&mut self, line: &[u8]) {
+    fn write(&mut self, line: &[u8], now: SystemTime) {
         let _ = match self {
             Output::Stderr => io::stderr().write_all(line),
             Output::Stdout => io::stdout().write_all(line),
             Output::File(file) => file.write_all(line),
+            Output::Rotating(file) => file.write(line, now),
         };
     }
 }
@@ -101,7 +111,7 @@ impl<S: Subscriber> Layer<S> for Lines {
         let now = SystemTime::now();
         let line = render(self.format, now, event.metadata(), &fields);
         for output in self.outputs.lock().iter_mut() {
-            output.write(line.as_bytes());
+            output.write(line.as_bytes(), now);
         }
     }
 }
@@ -160,6 +170,8 @@ impl Visit for Fields {
     fn record_str(&mut self, field: &Field, value: &str) {
         if field.name() == "message" {
             self.message.push_str(value);
+        } else if field.name() == MADE {
+            self.json.push_str(value);
         } else {
             self.add(field, &quoted(value));
         }
@@ -281,6 +293,19 @@ mod tests {
     }
 
     #[test]
+    fn a_note_has_its_fields_by_name() {
+        let note = Note {
+            level: Level::Warn,
+            message: "said".into(),
+            fields: vec![("flag", "--a\"b".into()), ("reason", "none".into())],
+        };
+        let made = lines(LogFormat::Json, || write_notes(&[note]));
+        let value: serde_json::Value = serde_json::from_str(&made[0]).expect("valid JSON");
+        assert_eq!((&value["level"], &value["msg"]), (&"warn".into(), &"said".into()));
+        assert_eq!((&value["flag"], &value["reason"]), (&"--a\"b".into(), &"none".into()));
+    }
+
+    #[test]
     fn a_console_line_is_separated_by_tabs() {
         let made = lines(LogFormat::Console, || tracing::info!(a = 1, "two\nlines"));
         let parts: Vec<&str> = made[0].trim_end().split('\t').collect();
@@ -292,7 +317,7 @@ mod tests {
     #[test]
     fn a_log_file_that_cannot_be_opened_is_named() {
         let output = LogOutput::File("/nonexistent-dir/log".into());
-        let error = Output::open(&output).expect_err("no such directory");
+        let error = Output::open(&output, None).expect_err("no such directory");
         assert!(error.to_string().starts_with("log file /nonexistent-dir/log: "), "{error}");
     }
 }

@@ -117,12 +117,17 @@ pub struct Method {
     pub flow: Flow,
 }
 
+impl Method {
+    /// Its service and its own name.
+    pub fn names(self) -> (&'static str, &'static str) {
+        all().nth(self.index).map_or(("unknown", "unknown"), |(service, name, _)| (service, name))
+    }
+}
+
 impl std::fmt::Display for Method {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match all().nth(self.index) {
-            Some((service, method, _)) => write!(f, "/{service}/{method}"),
-            None => f.write_str("unknown"),
-        }
+        let (service, name) = self.names();
+        write!(f, "/{service}/{name}")
     }
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::gateway::authority::Open;
+use crate::gateway::authority::{self as gate, Open};
 use crate::keyspace::event::History;
 use crate::watch::Settings;
 use crate::watch::fake::{Change, FakeHistory};
@@ -67,14 +67,41 @@ struct Fixture {
     channel: Channel,
 }
 
+/// A gate that tells nobody that the server is caught up until so many have asked.
+struct Together(tokio::sync::Barrier);
+
+impl Gate for Together {
+    fn admin<'a>(&'a self, credentials: &'a Credentials) -> gate::Checked<'a> {
+        Open.admin(credentials)
+    }
+
+    fn anybody<'a>(&'a self, credentials: &'a Credentials) -> gate::Checked<'a> {
+        Open.anybody(credentials)
+    }
+
+    fn read<'a>(&'a self, who: &'a Credentials, key: &'a [u8], end: &'a [u8]) -> gate::Checked<'a> {
+        Open.read(who, key, end)
+    }
+
+    fn caught_up(&self) -> gate::Checked<'_> {
+        Box::pin(async {
+            self.0.wait().await;
+            Ok(())
+        })
+    }
+}
+
 impl Fixture {
     async fn new() -> Self {
+        Self::with_gate(Arc::new(Open)).await
+    }
+
+    async fn with_gate(gate: Arc<dyn Gate>) -> Self {
         let history = Arc::new(FakeHistory::default());
         let hub = Hub::start(history.clone(), Settings::default()).expect("threads");
         let options =
             WatchOptions { progress_interval: Duration::from_millis(100), max_request_bytes: 0 };
-        let service =
-            WatchServer::new(WatchService::new(hub.clone(), IDENTITY, options, Arc::new(Open)));
+        let service = WatchServer::new(WatchService::new(hub.clone(), IDENTITY, options, gate));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
         let incoming = TcpIncoming::from(listener);
@@ -165,6 +192,23 @@ impl Client {
 fn create(key: &'static str, watch_id: i64, start_revision: i64) -> WatchCreateRequest {
     let key = Bytes::from_static(key.as_bytes());
     WatchCreateRequest { key, watch_id, start_revision, ..Default::default() }
+}
+
+/// What a cluster has to be asked for each is asked for all at once.
+#[tokio::test]
+async fn watchers_of_a_stream_do_not_wait_for_one_another() {
+    const MANY: i64 = 100;
+    let gate = Together(tokio::sync::Barrier::new(MANY as usize));
+    let fixture = Fixture::with_gate(Arc::new(gate)).await;
+    let mut client = fixture.open().await;
+    for id in (1..=MANY).rev() {
+        client.create(create("k", id, 0)).await;
+    }
+    client.cancel(7).await;
+    for id in (1..=MANY).rev() {
+        assert_eq!(client.line().await, format!("{id} rev=1 created"));
+    }
+    assert_eq!(client.line().await, "7 rev=1 canceled");
 }
 
 /// The answers are those that etcd 3.7.3 gives to the same requests.
