@@ -102,7 +102,7 @@ func (s *Server) spawn() {
 }
 
 func (s *Server) args() []string {
-	own := s.subject.flags(s.t, s.keyspace)
+	own := s.subject.Flags(s.t, s.keyspace)
 	return append(append(own,
 		"--name=subject",
 		"--data-dir="+s.DataDir,

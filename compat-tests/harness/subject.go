@@ -58,8 +58,8 @@ func (s Subject) Binary(t testing.TB) string {
 // IsOurs is true for Leaseway, whatever its backend.
 func (s Subject) IsOurs() bool { return s != Etcd }
 
-// flags are those that the subject needs besides directory and addresses.
-func (s Subject) flags(t testing.TB, keyspaceOf string) []string {
+// Flags are those that the subject needs besides directory and addresses.
+func (s Subject) Flags(t testing.TB, keyspaceOf string) []string {
 	t.Helper()
 	if s != Gateway {
 		return nil

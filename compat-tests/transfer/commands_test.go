@@ -74,6 +74,71 @@ func TestImportFromEndpoint(t *testing.T) {
 	sameState(t, stateOf(t, moved, false), want)
 }
 
+// TestTransferOverTLS reads from a server that demands certificates, with etcdctl's flags.
+func TestTransferOverTLS(t *testing.T) {
+	ours(t)
+	authority := harness.NewAuthority(t)
+	flags := append(authority.ServerFlags(), "--client-cert-auth", "--trusted-ca-file="+authority.File)
+	pair := authority.Issue("root")
+	for _, subject := range []harness.Subject{harness.Etcd, harness.Leaseway} {
+		from := harness.StartSubject(t, subject, flags...)
+		client := from.ClientWith(clientv3.Config{TLS: authority.Client(pair)})
+		fill(t, client, 14)
+		must(client.AuthEnable(t.Context()))(t)
+		root := from.ClientWith(clientv3.Config{TLS: authority.Client(pair), Username: "root", Password: "secret"})
+		want := stateOf(t, root, true)
+		shown := []string{"--cert", pair.CertFile, "--key", pair.KeyFile}
+		trusted := append([]string{"--cacert", authority.File}, shown...)
+
+		// The certificate's name is a user's, so that no password is needed.
+		for _, how := range [][]string{
+			trusted,
+			append([]string{"--insecure-skip-tls-verify"}, shown...),
+			append([]string{"--user", "root:secret"}, trusted...),
+			append([]string{"--user", "root", "--password", "secret"}, trusted...),
+		} {
+			dir := filepath.Join(t.TempDir(), "data")
+			leaseway(t, append([]string{"import", "--from-endpoint", from.URL(), "--data-dir", dir}, how...)...)
+			server := harness.StartOn(t, harness.Leaseway, dir)
+			moved := server.ClientWith(clientv3.Config{Username: "root", Password: "secret"})
+			sameState(t, stateOf(t, moved, true), want)
+			server.Stop()
+		}
+		path := filepath.Join(t.TempDir(), "snapshot.db")
+		leaseway(t, append([]string{"export", path, "--endpoint", from.URL()}, trusted...)...)
+		equal(t, "hash", hashOf(t, path), want.hash)
+
+		dir := filepath.Join(t.TempDir(), "data")
+		try := func(words string, how ...string) {
+			t.Helper()
+			refused(t, words, append([]string{"import", "--data-dir", dir, "--from-endpoint"}, how...)...)
+		}
+		try("cannot connect", append([]string{from.URL()}, shown...)...)
+		try("http://"+from.Endpoint, "http://"+from.Endpoint)
+		try("give an https:// URL", append([]string{"http://" + from.Endpoint}, trusted...)...)
+		try("belong together", from.URL(), "--cert", pair.CertFile)
+		try("authentication failed", append([]string{from.URL(), "--user", "root:wrong"}, trusted...)...)
+		from.Stop()
+	}
+}
+
+// TestOwnDirectoriesAreRecognised says what to do with what is Leaseway's already.
+func TestOwnDirectoriesAreRecognised(t *testing.T) {
+	ours(t)
+	server := harness.StartSubject(t, harness.Leaseway)
+	must(server.Client().Put(t.Context(), "k", "v"))(t)
+	server.Stop()
+	dir := filepath.Join(t.TempDir(), "data")
+	refused(t, "is a data directory of Leaseway already: start leaseway on it", "import", server.DataDir, "--data-dir", dir)
+	refused(t, "run leaseway export", "import", filepath.Join(server.DataDir, "keyspace.redb"), "--data-dir", dir)
+	// What it says leads to where one wanted to go.
+	path := filepath.Join(t.TempDir(), "snapshot.db")
+	leaseway(t, "export", path, "--data-dir", server.DataDir)
+	leaseway(t, "import", path, "--data-dir", dir)
+	moved := harness.StartOn(t, harness.Leaseway, dir)
+	equal(t, "key", must(moved.Client().Get(t.Context(), "k"))(t).Count, int64(1))
+}
+
 // TestExportOfStoppedServer makes a snapshot of a data directory, for both versions of the format.
 func TestExportOfStoppedServer(t *testing.T) {
 	ours(t)

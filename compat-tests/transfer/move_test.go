@@ -1,7 +1,10 @@
 package transfersuite
 
 import (
+	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,14 +14,6 @@ import (
 
 	"leaseway/compat-tests/harness"
 )
-
-// local is the subject with its data in a directory of its own.
-func local(t *testing.T) harness.Subject {
-	if harness.CurrentSubject(t).IsOurs() {
-		return harness.Leaseway
-	}
-	return harness.Etcd
-}
 
 // TestMoveOut serves the subject's snapshot with a real etcd.
 func TestMoveOut(t *testing.T) {
@@ -48,7 +43,7 @@ func TestMoveIn(t *testing.T) {
 	want := stateOf(t, client, true)
 	snapshot := save(t, etcd)
 
-	subject := local(t)
+	subject := harness.CurrentSubject(t)
 	server := harness.StartOn(t, subject, restore(t, subject, snapshot))
 	moved := server.Client()
 	sameState(t, stateOf(t, moved, true), want)
@@ -94,7 +89,7 @@ func TestAuthMovesEnabled(t *testing.T) {
 	root := enableAuth(t, from, client)
 	want := stateOf(t, root, false)
 	snapshot := save(t, from, "--user=root:secret")
-	for _, subject := range []harness.Subject{harness.Etcd, local(t)} {
+	for _, subject := range []harness.Subject{harness.Etcd, harness.CurrentSubject(t)} {
 		to := harness.StartOn(t, subject, restore(t, subject, snapshot))
 		moved := to.ClientWith(clientv3.Config{Username: "root", Password: "secret"})
 		sameState(t, stateOf(t, moved, false), want)
@@ -107,7 +102,7 @@ func TestAuthMovesEnabled(t *testing.T) {
 // TestThereAndBack moves a keyspace through the real etcd and back.
 func TestThereAndBack(t *testing.T) {
 	t.Parallel()
-	subject := local(t)
+	subject := harness.CurrentSubject(t)
 	server := harness.StartSubject(t, subject)
 	client := server.Client()
 	fill(t, client, 4)
@@ -123,7 +118,7 @@ func TestSnapshotOfNothing(t *testing.T) {
 	server := harness.Start(t)
 	want := stateOf(t, server.Client(), false)
 	snapshot := save(t, server)
-	for _, subject := range []harness.Subject{harness.Etcd, local(t)} {
+	for _, subject := range []harness.Subject{harness.Etcd, harness.CurrentSubject(t)} {
 		to := harness.StartOn(t, subject, restore(t, subject, snapshot))
 		sameState(t, stateOf(t, to.Client(), false), want)
 		equal(t, "first revision", must(to.Client().Put(t.Context(), "k", "v"))(t).Header.Revision, int64(2))
@@ -142,7 +137,7 @@ func TestCompactedToTheEnd(t *testing.T) {
 	must(client.Compact(t.Context(), 5, clientv3.WithCompactPhysical()))(t)
 	want := stateOf(t, client, false)
 	snapshot := save(t, server)
-	for _, subject := range []harness.Subject{harness.Etcd, local(t)} {
+	for _, subject := range []harness.Subject{harness.Etcd, harness.CurrentSubject(t)} {
 		to := harness.StartOn(t, subject, restore(t, subject, snapshot))
 		sameState(t, stateOf(t, to.Client(), false), want)
 		equal(t, "next revision", must(to.Client().Put(t.Context(), "k", "v"))(t).Header.Revision, int64(6))
@@ -195,7 +190,79 @@ func TestSnapshotWhileWriting(t *testing.T) {
 			t.Fatalf("%s is left in the data directory", entry.Name())
 		}
 	}
-	if _, err := os.Stat(filepath.Join(server.DataDir)); err != nil {
-		t.Fatal(err)
+}
+
+// TestGatewaysBeginWithAnImport fills a keyspace that several gateways then serve, and refuses one that is
+// not empty.
+func TestGatewaysBeginWithAnImport(t *testing.T) {
+	t.Parallel()
+	if harness.CurrentSubject(t) != harness.Gateway {
+		t.Skip("gateways only")
 	}
+	etcd := harness.StartSubject(t, harness.Etcd)
+	client := etcd.Client()
+	fill(t, client, 12)
+	lease := must(client.Grant(t.Context(), 3))(t).ID
+	must(client.Put(t.Context(), "short", "v", clientv3.WithLease(lease)))(t)
+	snapshot := save(t, etcd)
+	one := harness.StartOn(t, harness.Gateway, restore(t, harness.Gateway, snapshot))
+	two := one.Another()
+	// A lease that nobody renews ends.
+	harness.Eventually(t, 40*time.Second, "the lease's end", func() error {
+		if must(two.Client().Get(t.Context(), "short"))(t).Count != 0 {
+			return errors.New("its key is there")
+		}
+		return nil
+	})
+	sameState(t, stateOf(t, two.Client(), true), stateOf(t, one.Client(), true))
+	goesOn(t, one, two.Client())
+	refused(t, "is not empty", append([]string{"import", snapshot}, harness.Gateway.Flags(t, one.DataDir)...)...)
+}
+
+// TestKilledImportLeavesEverythingOrNothing kills imports into keyspaces at various moments. Afterwards another
+// import succeeds, or is refused because everything is there.
+func TestKilledImportLeavesEverythingOrNothing(t *testing.T) {
+	t.Parallel()
+	if harness.CurrentSubject(t) != harness.Gateway {
+		t.Skip("gateways only")
+	}
+	etcd := harness.StartSubject(t, harness.Etcd)
+	client := etcd.Client()
+	fill(t, client, 13)
+	for n := range 100 {
+		must(client.Put(t.Context(), fmt.Sprintf("large/%d", n), strings.Repeat("v", 100_000)))(t)
+	}
+	want := must(client.HashKV(t.Context(), etcd.Endpoint, 0))(t)
+	snapshot := save(t, etcd)
+	args := func(dir string) []string {
+		return append([]string{"import", snapshot}, harness.Gateway.Flags(t, dir)...)
+	}
+	begun := time.Now()
+	leaseway(t, args(t.TempDir())...)
+	took := time.Since(begun)
+
+	const kills = 5
+	nothing := 0
+	for n := range kills {
+		dir := filepath.Join(t.TempDir(), "data")
+		command := exec.Command(harness.Leaseway.Binary(t), args(dir)...)
+		noError(t, command.Start())
+		killed := time.AfterFunc(took*time.Duration(n+2)/(kills+2), func() { _ = command.Process.Kill() })
+		_ = command.Wait()
+		killed.Stop()
+		if _, err := tool(t, harness.Leaseway.Binary(t), args(dir)...); err == nil {
+			nothing++
+		} else if !strings.Contains(err.Error(), "is not empty") {
+			t.Fatal(err)
+		}
+		server := harness.StartOn(t, harness.Gateway, dir)
+		got := must(server.Client().HashKV(t.Context(), server.Endpoint, 0))(t)
+		equal(t, "revision", got.Header.Revision, want.Header.Revision)
+		equal(t, "hash", got.Hash, want.Hash)
+		server.Stop()
+	}
+	if nothing == 0 {
+		t.Fatal("no import was killed before its end")
+	}
+	t.Logf("%d of %d left nothing", nothing, kills)
 }

@@ -83,12 +83,16 @@ func hashOf(t *testing.T, path string) uint32 {
 }
 
 // restore makes a data directory of a snapshot: etcd's with etcdutl, ours with
-// `leaseway import`.
+// `leaseway import`, which fills a gateway's keyspace likewise.
 func restore(t *testing.T, subject harness.Subject, snapshot string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "restored")
-	if subject == harness.Leaseway {
+	switch subject {
+	case harness.Leaseway:
 		leaseway(t, "import", snapshot, "--data-dir", dir)
+		return dir
+	case harness.Gateway:
+		leaseway(t, append([]string{"import", snapshot}, subject.Flags(t, dir)...)...)
 		return dir
 	}
 	const peer = "http://127.0.0.1:2380"

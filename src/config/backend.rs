@@ -44,28 +44,42 @@ pub struct OxiaPlace {
     pub authority: Option<String>,
 }
 
+/// The flags that say how an Oxia cluster is reached, besides `--backend`.
+pub const OXIA_FLAGS: [&str; 5] =
+    ["oxia-ca-file", "oxia-cert-file", "oxia-key-file", "oxia-token-file", "oxia-authority"];
+
 /// The flags for the backend.
 pub(super) fn build(values: &Values, notes: &mut Vec<Note>) -> Result<Backend, ConfigError> {
-    let wrong = |why: String| ConfigError::new(format!("--backend: {why}"));
-    let mut backend = parse(values.text("backend")).map_err(wrong)?;
-    let text = |name: &str| Some(values.text(name)).filter(|text| !text.is_empty());
+    of_flags(|name| values.text(name), notes).map_err(ConfigError::new)
+}
+
+/// The backend that flags say; `text` has the value of each, empty if it was not given. What there is to say about
+/// them is added to `notes`.
+///
+/// # Errors
+/// What is wrong with them, in one line.
+pub fn of_flags<'a>(
+    text: impl Fn(&str) -> &'a str,
+    notes: &mut Vec<Note>,
+) -> Result<Backend, String> {
+    let mut backend = parse(text("backend")).map_err(|why| format!("--backend: {why}"))?;
+    let text = |name: &str| Some(text(name)).filter(|text| !text.is_empty());
     let file = |name: &str| text(name).map(PathBuf::from);
     let certificate = match (file("oxia-cert-file"), file("oxia-key-file")) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
         (None, None) => None,
-        _ => {
-            return Err(ConfigError::new("--oxia-cert-file and --oxia-key-file belong together"));
-        }
+        _ => return Err("--oxia-cert-file and --oxia-key-file belong together".into()),
     };
     let files = ClientFiles { ca: file("oxia-ca-file"), certificate, trust_anybody: false };
     let Backend::Oxia(place) = &mut backend else { return Ok(backend) };
     match &mut place.tls {
         Some(tls) => *tls = files,
         None if files != ClientFiles::default() => {
-            return Err(ConfigError::new(
+            return Err(
                 "--oxia-ca-file and --oxia-cert-file are for TLS: --backend must begin with \
-                 oxia+tls://",
-            ));
+                 oxia+tls://"
+                    .into(),
+            );
         }
         None if file("oxia-token-file").is_some() => notes.push(Note::new(
             Level::Warn,

@@ -228,7 +228,8 @@ mod tests {
     fn what_is_stored_is_read_again_and_nothing_else_is() {
         let mut gateways = Gateways::default();
         assert_eq!(Gateways::decode(&gateways.encode()), Some(gateways.clone()));
-        let found = Found { incarnation: vec![7; 16].into(), cluster_id: 11 };
+        let incarnation = vec![7; 16].into();
+        let found = Found { incarnation, cluster_id: 11, ..Found::default() };
         gateways.admit(&entry(ONE, 1, Some(Control::Found(found)))).unwrap();
         gateways.admit(&entry(ONE, 5, register())).unwrap();
         gateways.admit(&entry(TWO, 6, register())).unwrap();
@@ -246,7 +247,8 @@ mod tests {
     fn the_first_founding_counts() {
         let mut gateways = Gateways::default();
         for (byte, cluster_id) in [(1, 11), (2, 22)] {
-            let found = Found { incarnation: vec![byte; 16].into(), cluster_id };
+            let incarnation = vec![byte; 16].into();
+            let found = Found { incarnation, cluster_id, ..Found::default() };
             let entry = entry(ONE, 1, Some(Control::Found(found)));
             assert_eq!(gateways.admit(&entry), Ok(Admission::Done));
         }

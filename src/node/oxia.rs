@@ -46,7 +46,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 /// The cache's file in the data directory; made anew by each process.
-pub(super) const CACHE: &str = "gateway.redb";
+pub(crate) const CACHE: &str = "gateway.redb";
 /// Largest request in bytes: the rest of a log record is left to what surrounds it.
 const MAX_REQUEST_BYTES: usize = RECORD_BYTES_MAX - (1 << 20);
 /// How often is looked whether a checkpoint is due.
@@ -103,7 +103,10 @@ pub(super) async fn open(
 }
 
 /// How the cluster is reached.
-fn client_config(place: &OxiaPlace, names: &Names) -> Result<ClientConfig, String> {
+///
+/// # Errors
+/// Which file can't be used, and why.
+pub(crate) fn client_config(place: &OxiaPlace, names: &Names) -> Result<ClientConfig, String> {
     let mut client = ClientConfig::new(
         place.seeds.clone(),
         place.namespace.clone(),

@@ -1,12 +1,14 @@
 //! `leaseway import`, `leaseway export` and `leaseway restore`.
 
 use super::export::{self, Origin};
-use super::fetch::{self, Place};
-use super::import::{Import, ImportError, Settings, Summary};
+use super::fetch;
+use super::import::Summary;
+use super::into::{self, Target};
 use super::options::{Flag, Options, switch, value};
 use super::progress::Progress;
+use super::remote::{self, Place, Remote};
 use super::source::Source;
-use super::{target, temporary};
+use super::temporary;
 use crate::config::ETCD_CLUSTER_VERSION;
 use crate::data_dir::DataDir;
 use crate::node;
@@ -15,6 +17,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use tokio::runtime::{Builder, Runtime};
 
 /// How far `restore` moves the revision on unless told otherwise: more than what may have happened between
 /// a backup and the loss of what it is a backup of.
@@ -28,22 +31,23 @@ pub const HELP: &str = "\
 \x20 leaseway import SNAPSHOT|DIRECTORY --data-dir DIR [--skip-hash-check]
     Move in from etcd: a saved snapshot, or the data directory of an etcd that is stopped, into an
     empty data directory, with all revisions, leases, users and roles.
-\x20 leaseway import --from-endpoint URL [--user NAME:PASSWORD] --data-dir DIR
+\x20 leaseway import --from-endpoint URL --data-dir DIR
     The same from a running etcd, as of now.
-\x20 leaseway export FILE [--endpoint URL [--user NAME:PASSWORD] | --data-dir DIR] [--storage-version 3.6.0]
+    With --backend oxia://... in place of --data-dir, import and restore fill an empty keyspace on an
+    Oxia cluster (with --oxia-... flags as the server has them).
+\x20 leaseway export FILE [--endpoint URL | --data-dir DIR] [--storage-version 3.6.0]
     Move out to etcd, or make a backup: a file for etcdutl snapshot restore, or for leaseway restore,
     of a running server or of the data directory of a stopped one.
 \x20 leaseway restore SNAPSHOT --data-dir DIR [--bump-revision 1000000000] [--mark-compacted=true]
     Start again from a backup. Unlike import, moves the revision on and compacts everything before,
     so that clients who saw later revisions notice. --bump-revision 0 leaves it as it is.
+\x20 Servers that are read from are asked as etcdctl asks: --user NAME:PASSWORD (or --password), and for
+    https:// --cacert FILE, --cert FILE and --key FILE, --insecure-skip-tls-verify.
 ";
 
-const IMPORT: [Flag; 4] =
-    [value("data-dir"), value("from-endpoint"), value("user"), switch("skip-hash-check")];
-const EXPORT: [Flag; 4] =
-    [value("endpoint"), value("data-dir"), value("user"), value("storage-version")];
-const RESTORE: [Flag; 10] = [
-    value("data-dir"),
+const IMPORT: [Flag; 2] = [value("from-endpoint"), switch("skip-hash-check")];
+const EXPORT: [Flag; 3] = [value("endpoint"), value("data-dir"), value("storage-version")];
+const RESTORE: [Flag; 9] = [
     value("name"),
     value("bump-revision"),
     switch("mark-compacted"),
@@ -63,8 +67,9 @@ const STORAGE_VERSIONS: [&str; 2] = ["3.6.0", ETCD_CLUSTER_VERSION];
 /// # Errors
 /// Why nothing was imported, in one line.
 pub fn import(args: &[String]) -> Result<(), String> {
-    let options = Options::parse(args, &IMPORT)?;
-    let dir = options.get("data-dir").ok_or("--data-dir is missing")?;
+    let options = Options::parse(args, &[&IMPORT[..], &into::FLAGS, &remote::FLAGS].concat())?;
+    let runtime = runtime()?;
+    let target = Target::open(&options, None, &runtime)?;
     let mut progress = Progress::new();
     let source = match options.get("from-endpoint") {
         None => {
@@ -73,14 +78,14 @@ pub fn import(args: &[String]) -> Result<(), String> {
             Source::open(Path::new(path), skip, &mut progress)?
         }
         Some(endpoint) if options.rest.is_empty() => {
-            let place = Place { endpoint, user: user(&options)? };
-            live(&place, Path::new(dir), &mut progress)?
+            let remote = runtime.block_on(Remote::connect(Place::of(endpoint, &options)?))?;
+            live(&remote, target.room(), &runtime, &mut progress)?
         }
         Some(_) => return Err("give either a snapshot or --from-endpoint".into()),
     };
-    let name = source.name.clone();
-    let summary = fill(source, Path::new(dir), None, &mut progress)?;
-    say(&format!("imported {name} into {dir}: {}", told(&summary)))
+    let (from, to) = (source.name.clone(), target.name());
+    let summary = target.fill(source, None, &runtime, &mut progress, |_, _| Ok(()))?;
+    say(&format!("imported {from} into {to}: {}", told(&summary)))
 }
 
 /// `leaseway restore`.
@@ -88,18 +93,18 @@ pub fn import(args: &[String]) -> Result<(), String> {
 /// # Errors
 /// Why nothing was restored, in one line.
 pub fn restore(args: &[String]) -> Result<(), String> {
-    let options = Options::parse(args, &RESTORE)?;
+    let options = Options::parse(args, &[&RESTORE[..], &into::FLAGS].concat())?;
     let path = options.one("the snapshot's file")?;
-    let dir = match (options.get("data-dir"), options.get("name")) {
-        (Some(dir), _) => PathBuf::from(dir),
-        (None, name) => PathBuf::from(format!("{}.etcd", name.unwrap_or("default"))),
-    };
     let bump = bump(&options)?;
-    let mut progress = Progress::new();
     let skip = options.is_on("skip-hash-check", false)?;
+    let default = format!("{}.etcd", options.get("name").unwrap_or("default"));
+    let runtime = runtime()?;
+    let target = Target::open(&options, Some(&default), &runtime)?;
+    let mut progress = Progress::new();
     let source = Source::open(Path::new(path), skip, &mut progress)?;
-    let summary = fill(source, &dir, bump, &mut progress)?;
-    say(&format!("restored {path} into {}: {}", dir.display(), told(&summary)))
+    let to = target.name();
+    let summary = target.fill(source, bump, &runtime, &mut progress, |_, _| Ok(()))?;
+    say(&format!("restored {path} into {to}: {}", told(&summary)))
 }
 
 /// How far the revision moves on, if it does.
@@ -125,7 +130,7 @@ fn bump(options: &Options) -> Result<Option<i64>, String> {
 /// # Errors
 /// Why there is no file, in one line.
 pub fn export(args: &[String]) -> Result<(), String> {
-    let options = Options::parse(args, &EXPORT)?;
+    let options = Options::parse(args, &[&EXPORT[..], &remote::FLAGS].concat())?;
     let path = Path::new(options.one("the file to write")?);
     if path.exists() {
         return Err(format!("{} is there already", path.display()));
@@ -163,8 +168,11 @@ fn fill_file(options: &Options, file: &mut File) -> Result<u64, String> {
         }
         (None, endpoint) => {
             let endpoint = endpoint.unwrap_or("http://127.0.0.1:2379");
-            let place = Place { endpoint, user: user(options)? };
-            runtime()?.block_on(fetch::fetch(&place, file, &mut progress))
+            let place = Place::of(endpoint, options)?;
+            runtime()?.block_on(async {
+                let remote = Remote::connect(place).await?;
+                fetch::fetch(&remote, file, &mut progress).await
+            })
         }
     }
 }
@@ -202,43 +210,27 @@ fn append_checksum(file: &mut File) -> io::Result<()> {
     file.write_all(context.finish().as_ref())
 }
 
-/// Imports what a running server has now.
-fn live(place: &Place<'_>, dir: &Path, progress: &mut Progress) -> Result<Source, String> {
-    // Beside the store, which needs as much room.
-    let folder = dir.parent().filter(|parent| parent.is_dir()).unwrap_or(Path::new("."));
+/// Receives what a running server has now, in a file without a name in `folder`.
+fn live(
+    remote: &Remote,
+    folder: &Path,
+    runtime: &Runtime,
+    progress: &mut Progress,
+) -> Result<Source, String> {
     let failed = |error: io::Error| format!("cannot write in {}: {error}", folder.display());
     let mut file = temporary::file(folder).map_err(failed)?;
-    runtime()?.block_on(fetch::fetch(place, &mut file, progress))?;
-    Source::received(file, place.endpoint)
+    runtime.block_on(fetch::fetch(remote, &mut file, progress))?;
+    Source::received(file, remote.endpoint())
 }
 
-fn fill(
-    source: Source,
-    dir: &Path,
-    bump: Option<i64>,
-    progress: &mut Progress,
-) -> Result<Summary, String> {
-    let Source { database, name, log } = source;
-    let failed = |error: ImportError| format!("{name}: {error}");
-    let import = Import::new(database).map_err(failed)?;
-    log.check(import.consistent_index())?;
-    let settings = Settings { bump, position: 0, sessions: true };
-    target::make(dir, |engine| import.fill(engine, settings, progress).map_err(failed))
-}
-
-fn user(options: &Options) -> Result<Option<(&str, &str)>, String> {
-    let Some(user) = options.get("user") else { return Ok(None) };
-    let parts = user.split_once(':').ok_or("--user has the form NAME:PASSWORD")?;
-    Ok(Some(parts))
-}
-
-fn runtime() -> Result<tokio::runtime::Runtime, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+/// Connections are kept up by a thread of its own, while another one is busy with files.
+fn runtime() -> Result<Runtime, String> {
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
     runtime.map_err(|error| format!("cannot start: {error}"))
 }
 
 fn told(summary: &Summary) -> String {
-    let Summary { rows, leases, users, roles, revision, compacted } = summary;
+    let Summary { rows, leases, users, roles, revision, compacted, .. } = summary;
     let compacted = match compacted {
         1.. => format!("compacted at {compacted}"),
         _ => "never compacted".into(),

@@ -60,6 +60,8 @@ pub struct Settings {
 pub struct Summary {
     /// Rows: changes of keys.
     pub rows: u64,
+    /// Bytes of these, as they are stored.
+    pub bytes: u64,
     /// Leases.
     pub leases: usize,
     /// Users.
@@ -189,6 +191,7 @@ impl<R: ReadAt> Import<R> {
             last = row.main;
             let Some(encoded) = read_row(row, tombstone, value)? else { return Ok(()) };
             pending += encoded.len();
+            summary.bytes += encoded.len() as u64;
             batch.put(Table::Rows, rows::key(row).to_vec(), encoded);
             summary.rows += 1;
             if pending >= BATCH_BYTES {

@@ -8,7 +8,10 @@
 //! | [`import`] | a file into an empty store |
 //! | [`source`] | the file that is read, and the checks before |
 //! | [`raft_log`] | whether a stopped etcd has written more than is in its file |
+//! | [`into`] | what is filled, a data directory or a keyspace |
 //! | [`target`] | the data directory that is filled: whole, or not at all |
+//! | [`cluster`] | the keyspace on Oxia that is filled |
+//! | [`remote`] | a running server: connections, TLS, users |
 //! | [`fetch`] | a file from a running server |
 //! | [`command`] | `leaseway import`, `export` and `restore` |
 //!
@@ -16,13 +19,16 @@
 //! nothing here depends on how a keyspace came to be what it is.
 
 pub mod bolt;
+mod cluster;
 pub mod command;
 pub mod export;
 mod fetch;
 pub mod import;
+mod into;
 mod options;
 pub mod progress;
 pub mod raft_log;
+mod remote;
 #[allow(missing_docs)]
 pub mod schema;
 pub mod source;

@@ -2,7 +2,8 @@
 
 use super::bolt::{Database, ReadAt};
 use super::progress::Progress;
-use super::raft_log;
+use super::{raft_log, target};
+use crate::node;
 use ring::digest::{Context, SHA256, SHA256_OUTPUT_LEN};
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -10,6 +11,8 @@ use std::path::{Path, PathBuf};
 /// A saved snapshot ends with a checksum. What comes before it is whole sectors.
 const SECTOR: u64 = 512;
 const CHECKSUM: u64 = SHA256_OUTPUT_LEN as u64;
+/// What our own stores begin with.
+const OWN: [u8; 4] = *b"redb";
 /// Bytes that are read at a time.
 const PIECE: usize = 1 << 20;
 
@@ -45,6 +48,13 @@ impl Source {
         let failed = |error| format!("cannot read {name}: {error}");
         let file = File::open(path).map_err(failed)?;
         let length = file.length().map_err(failed)?;
+        let mut begin = [0; OWN.len()];
+        if length > OWN.len() as u64 && file.read_at(0, &mut begin).is_ok() && begin == OWN {
+            return Err(format!(
+                "{name} is a store of Leaseway's, and no file of etcd's: start leaseway on its directory, or \
+                 run leaseway export on it first"
+            ));
+        }
         if skip_hash_check {
             return Self::of_file(file, name, None);
         }
@@ -62,6 +72,7 @@ impl Source {
     }
 
     fn of_member(path: &Path) -> Result<Source, String> {
+        refuse_own(path)?;
         let member = path.join("member");
         let member = if member.is_dir() { member } else { path.to_owned() };
         let database = member.join("snap").join("db");
@@ -92,6 +103,24 @@ impl Source {
     pub fn received(file: File, place: &str) -> Result<Source, String> {
         Self::of_file(file, place.into(), None)
     }
+}
+
+/// Says what to do with a data directory of Leaseway's, which is in no need of being imported.
+fn refuse_own(path: &Path) -> Result<(), String> {
+    let shown = path.display();
+    if path.join(node::STORE).exists() {
+        return Err(format!(
+            "{shown} is a data directory of Leaseway already: start leaseway on it with --data-dir {shown}; \
+             to move what is in it, run leaseway export FILE --data-dir {shown} and import FILE"
+        ));
+    }
+    if path.join(node::oxia::CACHE).exists() {
+        return Err(format!(
+            "{shown} is the cache of a Leaseway gateway, and its keyspace is on Oxia: save a snapshot \
+             through a gateway (leaseway export FILE --endpoint URL) and import that"
+        ));
+    }
+    target::check(path)
 }
 
 impl RaftLog {

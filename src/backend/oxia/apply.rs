@@ -4,6 +4,7 @@
 //! local store without a sync, published, handed to the watchers, and then answered. The local store
 //! is a cache: it only has to be right while this process lives.
 
+use super::checkpoint::begin;
 use super::in_flight::InFlight;
 use crate::backend::local::log::Publish;
 use crate::keyspace::command::Outcome;
@@ -55,6 +56,9 @@ pub enum Stopped {
     /// Somebody writes under this gateway's id.
     #[error("log entry {0} bears this gateway's id but was not written by it")]
     Forged(u64),
+    /// The keyspace began with an import after this gateway had looked what there is to load.
+    #[error("the keyspace was imported while this gateway started; it must be started again")]
+    Imported,
     /// A bug: what was applied so far is half done.
     #[error("applying log entry {0} failed")]
     Panicked(u64),
@@ -228,6 +232,9 @@ impl Applier {
             Refusal::UnknownCommand => Stopped::Unknown(*position),
             other => unreachable!("an entry as a whole is not refused for {other}"),
         };
+        if self.parts.gateways.founded.is_none() && begin::checkpoint_of(entry).is_some() {
+            return Err(Stopped::Imported);
+        }
         let admission = self.parts.gateways.admit(entry).map_err(unknown)?;
         let waiting = self.parts.in_flight.take(entry).map_err(|_| Stopped::Forged(*position))?;
         match admission {

@@ -265,7 +265,7 @@ async fn found<S: Shard>(shard: &S, mut gateways: watch::Receiver<Gateways>) {
             Ok(Tip { position: 0, .. }) => {
                 let cluster_id = seams::random::<u64>().max(1);
                 let incarnation = Bytes::copy_from_slice(&seams::random::<[u8; 16]>());
-                let found = Control::Found(Found { incarnation, cluster_id });
+                let found = Control::Found(Found { incarnation, cluster_id, ..Found::default() });
                 let gateway = Bytes::copy_from_slice(&seams::random::<[u8; 16]>());
                 let entry = Entry { gateway, control: Some(found), ..Entry::default() };
                 match shard.append(entry.encode_to_vec().into()).await {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// What becomes of a write beside the log.
+/// What becomes of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It never arrives, and there is never an answer.
@@ -28,6 +28,8 @@ struct State {
     sessions: u64,
     // Writes until one meets a fate.
     fate: Option<(u32, Fate)>,
+    // What becomes of the next append.
+    append_fate: Option<Fate>,
     puts: u32,
 }
 
@@ -77,6 +79,12 @@ impl Fake {
         self.release.send_replace(false);
     }
 
+    /// The next append meets this fate, once.
+    pub fn doom_append(&self, fate: Fate) {
+        self.state.lock().append_fate = Some(fate);
+        self.release.send_replace(false);
+    }
+
     /// Lets the write that is stuck go on.
     pub fn release(&self) {
         self.state.lock().fate = None;
@@ -112,6 +120,11 @@ impl Fake {
         good
     }
 
+    async fn released(&self) {
+        let mut released = self.release.subscribe();
+        let _ = released.wait_for(|released| *released).await;
+    }
+
     fn next_fate(&self) -> Option<Fate> {
         let mut state = self.state.lock();
         let (left, fate) = state.fate?;
@@ -126,10 +139,19 @@ impl Fake {
 
 impl Shard for Fake {
     async fn append(&self, record: Bytes) -> Result<u64, ShardError> {
+        let fate = self.state.lock().append_fate.take();
+        match fate {
+            Some(Fate::Lost) => return Err(ShardError::Unknown("no answer".into())),
+            Some(Fate::Stuck) => self.released().await,
+            Some(Fate::Unanswered) | None => {}
+        }
         let mut state = self.state.lock();
         let position = state.log.keys().next_back().map_or(1, |last| last + 1);
         state.log.insert(position, record);
-        Ok(position)
+        match fate {
+            Some(Fate::Unanswered) => Err(ShardError::Unknown("no answer".into())),
+            _ => Ok(position),
+        }
     }
 
     async fn read(&self, from: u64, most: usize) -> Result<Vec<Record>, ShardError> {
@@ -208,8 +230,7 @@ impl Shard for Fake {
             }
             Some(Fate::Lost) => Err(unknown()),
             Some(Fate::Stuck) => {
-                let mut released = self.release.subscribe();
-                let _ = released.wait_for(|released| *released).await;
+                self.released().await;
                 Ok(self.set(name, value, expected))
             }
         }

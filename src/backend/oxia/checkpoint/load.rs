@@ -1,5 +1,6 @@
 //! Loads the newest checkpoint into an empty store.
 
+use super::begin::{POSITION, implied_head};
 use super::format::{FORMAT, Unpacker, fingerprint, gateways, unseal};
 use super::pin::Pin;
 use super::write::{WriteError, read_head};
@@ -71,11 +72,14 @@ impl<S: Shard> Loader<'_, S> {
     ) -> Result<Arc<dyn Engine>, LoadError> {
         let (mut last, mut attempts) = (None, 0);
         loop {
-            let head = self.head().await?;
+            let mut head = self.head().await?;
+            let first = if head.is_none() { self.record(POSITION).await } else { None };
+            // A keyspace that began with an import, and has no later checkpoint.
+            head = head.or_else(|| first.as_ref().and_then(implied_head));
             attempts = if head == last { attempts + 1 } else { 1 };
             let engine = make()?;
             let attempt = match &head {
-                None => self.without().await,
+                None => without(first.as_ref()),
                 Some(head) => self.try_load(head, &*engine).await?,
             };
             match attempt {
@@ -100,16 +104,6 @@ impl<S: Shard> Loader<'_, S> {
                 Err(error) => return Err(LoadError::Refused(error.to_string())),
             }
             tokio::time::sleep(AGAIN).await;
-        }
-    }
-
-    /// Without a checkpoint the log must be there from its beginning.
-    async fn without(&self) -> Attempt {
-        match self.record(1).await.map(|record| record.position) {
-            None | Some(1) => Attempt::Loaded,
-            Some(first) => {
-                Attempt::Missing(format!("the log begins at entry {first}, without a checkpoint"))
-            }
         }
     }
 
@@ -205,6 +199,16 @@ impl<S: Shard> Loader<'_, S> {
     async fn record(&self, position: u64) -> Option<Record> {
         let read = || async { self.shard.read(position, 1).await };
         patiently("the log", read).await.into_iter().next()
+    }
+}
+
+/// Without a checkpoint the log must be there from its beginning.
+fn without(first: Option<&Record>) -> Attempt {
+    match first.map(|record| record.position) {
+        None | Some(POSITION) => Attempt::Loaded,
+        Some(first) => {
+            Attempt::Missing(format!("the log begins at entry {first}, without a checkpoint"))
+        }
     }
 }
 

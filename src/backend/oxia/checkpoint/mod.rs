@@ -18,12 +18,17 @@
 //! |---|---|
 //! | [`format`] | the records' contents |
 //! | [`write`] | makes one |
+//! | [`begin`] | makes the one that an imported keyspace begins with |
 //! | [`load`] | finds the newest and loads it |
 //! | [`pin`] | keeps what a loader needs from being deleted |
 //! | [`keep`] | who makes one and when; trims the log, deletes what is superseded |
 //!
+//! A keyspace may begin with a checkpoint ([`begin`]): then it is the log's first record that names it, and
+//! there is no head until there is a later one.
+//!
 //! Deliberately absent: what is in the tables.
 
+pub mod begin;
 pub mod format;
 pub mod keep;
 pub mod load;

@@ -1,5 +1,6 @@
 //! Checkpoints on a shard in memory: whole, interrupted at every write, and by two at once.
 
+use super::begin::{BeginError, founding};
 use super::fake::{Fake, Fate};
 use super::format::{Packer, Unpacker, seal, unseal};
 use super::keep::{Keeper, Parts, Settings};
@@ -16,7 +17,7 @@ use crate::storage::redb_engine::RedbEngine;
 use crate::storage::tables::meta;
 use crate::storage::{Batch, Durability, Engine, Table};
 use bytes::Bytes;
-use leaseway_proto::log::{CheckpointHead, CheckpointManifest, Member};
+use leaseway_proto::log::{CheckpointHead, CheckpointManifest, Entry, Member};
 use prost::Message;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -90,6 +91,33 @@ async fn puts() -> u32 {
     shard.log(5);
     write(&shard, &store(5)).await.expect("a checkpoint");
     shard.beginning_with("leaseway/").len() as u32
+}
+
+/// A store as an import leaves it, and the entry that founds its keyspace.
+fn imported() -> (Arc<dyn Engine>, Entry) {
+    let (entry, found) = founding();
+    let engine = store(1);
+    let mut incarnation = [0; 16];
+    incarnation.copy_from_slice(&found.incarnation);
+    let founded = Some(Founded { incarnation, cluster_id: found.cluster_id });
+    let gateways = Gateways { founded, ..Gateways::default() };
+    let mut batch = Batch::default();
+    meta::put_gateways(&mut batch, &gateways.encode());
+    engine.commit(&batch, Durability::Immediate).expect("a commit");
+    (engine, entry)
+}
+
+async fn begin(shard: &Fake, (engine, entry): &(Arc<dyn Engine>, Entry)) -> Result<(), BeginError> {
+    let snapshot = engine.snapshot().expect("a snapshot");
+    let names = names();
+    let writer = Writer { shard, names: &names, applied: &|| 0 };
+    writer.begin(&*snapshot, entry, &|_| {}).await
+}
+
+fn folders(shard: &Fake) -> usize {
+    let parts = shard.beginning_with("leaseway/test/checkpoint.").into_iter();
+    let folder = |name: String| name.rsplit_once('/').map(|(folder, _)| folder.to_owned());
+    parts.filter_map(folder).collect::<std::collections::BTreeSet<_>>().len()
 }
 
 fn keeper(shard: &Arc<Fake>, engine: Arc<dyn Engine>, position: u64) -> Keeper<Fake> {
@@ -231,6 +259,96 @@ async fn lost_answers_do_not_matter() {
             assert_eq!(dump(&*load(&shard).await.expect("loads")), dump(&*engine));
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_keyspace_begins_with_everything_or_nothing() {
+    // All that a checkpoint takes but the head, which there is not, and then the append.
+    for survives in 0..puts().await {
+        let shard = Arc::new(Fake::new());
+        if survives + 1 < puts().await {
+            shard.doom(survives, Fate::Stuck);
+        } else {
+            shard.doom_append(Fate::Stuck);
+        }
+        let dies = tokio::time::timeout(Duration::from_secs(60), begin(&shard, &imported())).await;
+        assert!(dies.is_err(), "stuck at write {survives}");
+        assert_eq!(dump(&*load(&shard).await.expect("loads")), [], "nothing");
+
+        let second = imported();
+        begin(&shard, &second).await.expect("nobody is in the way");
+        assert_eq!(dump(&*load(&shard).await.expect("loads")), dump(&*second.0));
+        assert_eq!(folders(&shard), 1, "what the first left is gone");
+        let third = begin(&shard, &imported()).await;
+        assert!(matches!(third, Err(BeginError::NotEmpty)), "{third:?}");
+        assert_eq!(dump(&*load(&shard).await.expect("loads")), dump(&*second.0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_that_are_lost_while_a_keyspace_begins_do_not_matter() {
+    for fate in [Fate::Unanswered, Fate::Lost] {
+        for at in 0..puts().await {
+            let shard = Arc::new(Fake::new());
+            if at + 1 < puts().await {
+                shard.doom(at, fate);
+            } else {
+                shard.doom_append(fate);
+            }
+            let made = imported();
+            begin(&shard, &made).await.expect("begun");
+            assert_eq!(dump(&*load(&shard).await.expect("loads")), dump(&*made.0));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_who_begin_a_keyspace_one_does() {
+    for survives in 1..puts().await {
+        let shard = Arc::new(Fake::new());
+        if survives + 1 < puts().await {
+            shard.doom(survives, Fate::Stuck);
+        } else {
+            shard.doom_append(Fate::Stuck);
+        }
+        let slow = tokio::spawn({
+            let shard = shard.clone();
+            async move { begin(&shard, &imported()).await }
+        });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let fast = imported();
+        begin(&shard, &fast).await.expect("begun");
+        shard.release();
+        let outcome = slow.await.expect("no panic");
+        assert!(matches!(outcome, Err(BeginError::Overtaken)), "{survives}: {outcome:?}");
+        assert_eq!(folders(&shard), 1);
+        assert_eq!(dump(&*load(&shard).await.expect("loads")), dump(&*fast.0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_imported_keyspace_gets_checkpoints_and_its_first_one_goes() {
+    let shard = Arc::new(Fake::new());
+    let (engine, entry) = imported();
+    begin(&shard, &(engine.clone(), entry)).await.expect("begun");
+    shard.log(9);
+    let mut batch = Batch::default();
+    meta::put_state(&mut batch, &meta::State { revision: 9, position: 7, ..Default::default() });
+    let snapshot = engine.snapshot().expect("a snapshot");
+    let known = super::format::gateways(&*snapshot).expect("gateways");
+    let known = Gateways { log_bytes: 7_000_000, ..known };
+    meta::put_gateways(&mut batch, &known.encode());
+    engine.commit(&batch, Durability::Immediate).expect("a commit");
+    tell(&shard, names().gateway([1; 16]), 7).await;
+    let mut keeper = keeper(&shard, engine.clone(), 7);
+    for _ in 0..700 {
+        keeper.round().await.expect("a round");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(head(&shard).await.map(|head| head.position), Some(7));
+    assert_eq!(shard.reach(), (7, 9), "trimmed");
+    assert_eq!((folders(&shard), shard.beginning_with("leaseway/test/checkpoint/").len()), (1, 1));
+    assert_eq!(dump(&*load(&shard).await.expect("loads")), dump(&*engine));
 }
 
 #[tokio::test(start_paused = true)]

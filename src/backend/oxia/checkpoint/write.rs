@@ -3,7 +3,6 @@
 use super::format::{FORMAT, Packer, fingerprint, gateways, seal, unseal};
 use crate::backend::oxia::names::Names;
 use crate::backend::oxia::shard::{Expected, Shard, ShardError};
-use crate::keyspace::gateways::Gateways;
 use crate::seams;
 use crate::storage::tables::meta;
 use crate::storage::{Snapshot, StorageError};
@@ -13,9 +12,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Attempts at one write before the checkpoint is given up.
-const ATTEMPTS: u32 = 50;
+pub(super) const ATTEMPTS: u32 = 50;
 /// Pause between them.
-const AGAIN: Duration = Duration::from_millis(200);
+pub(super) const AGAIN: Duration = Duration::from_millis(200);
 /// Segments after which is looked whether somebody was faster.
 const LOOK: u32 = 16;
 /// A write that took longer than this is followed by a look: who knows what happened meanwhile.
@@ -92,8 +91,8 @@ impl<S: Shard> Writer<'_, S> {
             // Trimmed, so there is a later checkpoint; or the log is another one.
             _ => return Err(WriteError::Overtaken),
         };
-        self.put(self.names.checkpoint(&head.folder), Bytes::new()).await?;
-        match self.fill(snapshot, &mut head, &state, &gateways, record).await {
+        self.announce(&head).await?;
+        match self.fill(snapshot, &mut head, record, &|_| {}).await {
             Ok(()) => {}
             Err(error) => {
                 self.discard(&head).await;
@@ -111,22 +110,31 @@ impl<S: Shard> Writer<'_, S> {
         }
     }
 
-    async fn fill(
+    /// Says that a folder may exist.
+    pub(super) async fn announce(&self, head: &CheckpointHead) -> Result<(), WriteError> {
+        self.put(self.names.checkpoint(&head.folder), Bytes::new()).await
+    }
+
+    /// Writes segments and manifest of a checkpoint at the log record with the fingerprint `record`. `told`
+    /// hears how many bytes are written.
+    pub(super) async fn fill(
         &self,
         snapshot: &dyn Snapshot,
         head: &mut CheckpointHead,
-        state: &meta::State,
-        gateways: &Gateways,
         record: u64,
+        told: &(dyn Fn(u64) + Sync),
     ) -> Result<(), WriteError> {
+        let (state, gateways) = (meta::state(snapshot)?, gateways(snapshot)?);
         let mut packer = Packer::default();
-        let mut applied = (self.applied)();
+        let (mut applied, mut written) = ((self.applied)(), 0);
         loop {
             let number = packer.segments();
             let Some(segment) = packer.next(snapshot)? else { break };
-            let begun = Instant::now();
+            let (begun, length) = (Instant::now(), segment.len() as u64);
             self.put(self.names.segment(&head.folder, number), segment).await?;
             let took = begun.elapsed();
+            written += length;
+            told(written);
             if took > SLOW || (number + 1).is_multiple_of(LOOK) {
                 self.look(head).await?;
             }
@@ -212,7 +220,7 @@ impl<S: Shard> Writer<'_, S> {
     }
 
     /// Deletes what can't become the head any more. What fails here is done by a later checkpoint.
-    async fn discard(&self, head: &CheckpointHead) {
+    pub(super) async fn discard(&self, head: &CheckpointHead) {
         let deleted = async {
             self.shard.delete_folder(&self.names.segments(&head.folder)).await?;
             self.shard.delete(self.names.checkpoint(&head.folder)).await
