@@ -95,7 +95,7 @@ impl Campaign {
             return None;
         }
         state.next_random += 1;
-        Some(generate::sequence(self.options.seed, state.next_random - 1))
+        Some(generate::sequence(self.options.seed, state.next_random - 1, self.options.json))
     }
 
     async fn work(&self) -> Result<(), String> {

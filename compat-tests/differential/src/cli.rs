@@ -11,6 +11,7 @@ usage: leaseway-differential [options]
   --sequences N            number of generated sequences (default 1000)
   --seed S                 what they are generated from (default 1)
   --first N                number of the first generated sequence (default 0)
+  --transport grpc|json    how requests are sent (default grpc)
   --only corpus|random     leave out the generated or the kept sequences
   --replay FILE            run one sequence file, and print every answer
   --show N                 print the generated sequence number N of the seed, and do nothing
@@ -25,6 +26,8 @@ usage: leaseway-differential [options]
 pub struct Options {
     /// What is compared with etcd.
     pub subject: Kind,
+    /// Requests go through the JSON gateways.
+    pub json: bool,
     /// Number of generated sequences.
     pub sequences: u64,
     /// What they are generated from.
@@ -53,6 +56,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             subject: Kind::Leaseway,
+            json: false,
             sequences: 1000,
             seed: 1,
             first: 0,
@@ -89,6 +93,8 @@ impl Options {
             ("--subject", "leaseway") => self.subject = Kind::Leaseway,
             ("--subject", "oxia") => self.subject = Kind::Oxia,
             ("--subject", "etcd") => self.subject = Kind::Etcd,
+            ("--transport", "grpc") => self.json = false,
+            ("--transport", "json") => self.json = true,
             ("--only", "corpus") => self.run_random = false,
             ("--only", "random") => self.run_corpus = false,
             ("--sequences", _) => self.sequences = number()?,
@@ -116,10 +122,10 @@ mod tests {
 
     #[test]
     fn both_forms_are_read_and_mistakes_refused() {
-        let options = parse("--subject=etcd --seed 9 --only random").unwrap();
+        let options = parse("--subject=etcd --seed 9 --only random --transport json").unwrap();
         assert_eq!((options.subject, options.seed), (Kind::Etcd, 9));
-        assert!(options.run_random && !options.run_corpus);
-        for wrong in ["--seed", "--seed x", "--nope 1", "--subject zookeeper"] {
+        assert!(options.run_random && !options.run_corpus && options.json);
+        for wrong in ["--seed", "--seed x", "--nope 1", "--subject zookeeper", "--transport x"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -1,4 +1,5 @@
-//! gRPC calls with the messages as bytes, so that what a server sends is seen exactly as sent.
+//! Calls with the messages as bytes, so that what a server sends is seen exactly as sent. They go as gRPC,
+//! or as JSON if the method has a path there.
 
 use std::time::Duration;
 
@@ -11,6 +12,9 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
 use tonic::{Request, Status, Streaming};
 
+use crate::json::{self, Raw, Socket};
+use crate::schema::{Method, Schema};
+
 /// How long a single call may take; longer than any request that waits on purpose.
 const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -21,6 +25,8 @@ pub struct Answer {
     pub messages: Vec<DynamicMessage>,
     /// How the call ended.
     pub end: End,
+    /// HTTP's status and headers, for a call in JSON.
+    pub http: String,
 }
 
 /// How a call ended.
@@ -44,6 +50,11 @@ impl From<Status> for End {
 }
 
 impl Answer {
+    /// An answer without messages.
+    pub fn ended(end: End) -> Answer {
+        Answer { messages: Vec::new(), end, http: String::new() }
+    }
+
     /// The only message of a successful call.
     pub fn message(&self) -> Option<&DynamicMessage> {
         self.messages.first().filter(|_| self.end == End::Ok)
@@ -53,7 +64,9 @@ impl Answer {
 /// A connection to one server.
 #[derive(Debug, Clone)]
 pub struct Client {
+    port: u16,
     channel: Channel,
+    json: bool,
     token: Option<MetadataValue<Ascii>>,
 }
 
@@ -65,7 +78,12 @@ impl Client {
             .connect_timeout(Duration::from_secs(2))
             .initial_stream_window_size(1 << 22)
             .initial_connection_window_size(1 << 24);
-        Ok(Client { channel: endpoint.connect().await?, token: None })
+        Ok(Client { port, channel: endpoint.connect().await?, json: false, token: None })
+    }
+
+    /// Sends what can be sent as JSON in JSON from now on.
+    pub fn use_json(&mut self) {
+        self.json = true;
     }
 
     /// Sends this token with every call and with streams that are opened from now on; a text that
@@ -88,10 +106,35 @@ impl Client {
 
     /// One request and all its answers.
     pub async fn call(&self, path: &str, body: Bytes, output: &MessageDescriptor) -> Answer {
-        let mut answer = Answer { messages: Vec::new(), end: End::Ok };
+        if let Some((path, request)) = self.in_json(path, &body) {
+            return in_time(json::call(self.port, self.token(), path, &request)).await;
+        }
+        let mut answer = Answer::ended(End::Ok);
         let collect = self.collect(path, body, output, &mut answer.messages);
         answer.end = tokio::time::timeout(CALL_TIMEOUT, collect).await.unwrap_or(End::Timeout);
         answer
+    }
+
+    /// Any HTTP request.
+    pub async fn send(&self, request: &Raw) -> Answer {
+        in_time(json::send(self.port, self.token(), request)).await
+    }
+
+    /// Path and message of a call that goes as JSON.
+    fn in_json(&self, path: &str, body: &Bytes) -> Option<(&'static str, DynamicMessage)> {
+        let method = Schema::get().at_path(path).filter(|_| self.json)?;
+        let path = json::path_of(method)?;
+        Some((path, DynamicMessage::decode(method.input.clone(), body.clone()).ok()?))
+    }
+
+    /// Where a stream is opened if it goes as JSON.
+    pub fn socket(&self, method: &Method) -> Option<Socket> {
+        let path = json::path_of(method).filter(|_| self.json)?;
+        Some(Socket { port: self.port, token: self.token().map(str::to_owned), path })
+    }
+
+    fn token(&self) -> Option<&str> {
+        self.token.as_ref().and_then(|token| token.to_str().ok())
     }
 
     async fn collect(
@@ -137,6 +180,11 @@ impl Client {
             PathAndQuery::try_from(path).map_err(|e| Status::internal(format!("{path}: {e}")))?;
         Ok(grpc.streaming(self.request(requests), path, BytesCodec).await?.into_inner())
     }
+}
+
+async fn in_time(call: impl Future<Output = Answer>) -> Answer {
+    let answer = tokio::time::timeout(CALL_TIMEOUT, call).await;
+    answer.unwrap_or_else(|_| Answer::ended(End::Timeout))
 }
 
 #[derive(Debug, Clone, Copy)]

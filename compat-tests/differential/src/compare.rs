@@ -43,7 +43,10 @@ pub fn answers(reference: &Answer, subject: &Answer) -> Option<Mismatch> {
         }
     }
     let (left, right) = (reference.messages.len(), subject.messages.len());
-    (left != right).then(|| Mismatch::new("number of messages", left, right))
+    if left != right {
+        return Some(Mismatch::new("number of messages", left, right));
+    }
+    (reference.http != subject.http).then(|| Mismatch::new("HTTP", &reference.http, &subject.http))
 }
 
 fn ends(reference: &End, subject: &End) -> Option<Mismatch> {
@@ -184,16 +187,15 @@ mod tests {
 
     #[test]
     fn codes_texts_and_numbers_of_messages_count() {
-        let ok = Answer { messages: vec![], end: End::Ok };
-        let failed = |code, text: &str| Answer {
-            messages: vec![],
-            end: End::Failed(code, text.into(), Bytes::new()),
-        };
+        let ok = Answer::ended(End::Ok);
+        let failed = |code, text: &str| Answer::ended(End::Failed(code, text.into(), Bytes::new()));
         assert_eq!(answers(&failed(3, "a"), &failed(3, "a")), None);
         assert!(answers(&failed(3, "a"), &failed(3, "b")).is_some());
         assert!(answers(&failed(3, "a"), &failed(5, "a")).is_some());
         assert!(answers(&ok, &failed(3, "a")).is_some());
-        let one = Answer { messages: vec![output("KV.Put", "")], end: End::Ok };
+        let one = Answer { messages: vec![output("KV.Put", "")], ..ok.clone() };
         assert!(answers(&ok, &one).is_some());
+        let created = Answer { http: "201".into(), ..ok.clone() };
+        assert!(answers(&ok, &created).is_some());
     }
 }

@@ -9,6 +9,7 @@ mod compare;
 mod corpus;
 mod expect;
 mod generate;
+mod json;
 mod known;
 mod login;
 mod ops;
@@ -36,11 +37,14 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let options = Options::parse(args);
-    if let Ok(Options { show: Some(index), seed, .. }) = options {
-        print!("{}", generate::sequence(seed, index).to_text());
+    if let Ok(Options { show: Some(index), seed, json, .. }) = options {
+        print!("{}", generate::sequence(seed, index, json).to_text());
         return ExitCode::SUCCESS;
     }
-    let ready = options.and_then(|o| Ok((o, Programs::from_environment()?)));
+    let ready = options.and_then(|o| {
+        let programs = Programs::from_environment()?.with_json(o.json);
+        Ok((o, programs))
+    });
     let (options, programs) = match ready {
         Ok(ready) => ready,
         Err(error) => {

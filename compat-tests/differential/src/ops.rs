@@ -12,6 +12,7 @@
 //! await-expiry $lease1
 //! as ann annpw
 //! raw /etcdserverpb.KV/Nope "\001"
+//! json POST /v3/kv/range application/json "{}"
 //! restart
 //! kill
 //! ```
@@ -24,6 +25,7 @@ use bytes::Bytes;
 use prost_reflect::DynamicMessage;
 use prost_reflect::text_format::FormatOptions;
 
+use crate::json;
 use crate::login::Who;
 use crate::schema::{Method, Schema};
 use crate::token;
@@ -45,6 +47,8 @@ pub enum Op {
         /// The message as sent.
         body: Bytes,
     },
+    /// Any HTTP request to the JSON gateway.
+    Json(json::Raw),
     /// A request on a named watch stream, which is opened when first used.
     Watch {
         /// The stream's name.
@@ -111,6 +115,7 @@ impl Op {
         match self {
             Op::Call { method, .. } => method.name.clone(),
             Op::Raw { path, .. } => format!("raw {path}"),
+            Op::Json(request) => format!("json {} {}", request.verb, request.path),
             Op::Watch { .. } => "watch".into(),
             Op::Close { .. } => "close".into(),
             Op::KeepAlive { .. } => "keepalive".into(),
@@ -149,6 +154,10 @@ impl Op {
                 format!("{} {{{}}}", method.name, message_text(request))
             }
             Op::Raw { path, body } => format!("raw {path} \"{}\"", body.escape_ascii()),
+            Op::Json(json::Raw { verb, path, content_type, body }) => {
+                let content_type = if content_type.is_empty() { "-" } else { content_type };
+                format!("json {verb} {path} {content_type} \"{}\"", body.escape_ascii())
+            }
             Op::Watch { stream, request } => {
                 format!("watch {stream} {{{}}}", message_text(request))
             }
@@ -178,6 +187,7 @@ impl Op {
                 let (path, body) = rest.split_once(' ').ok_or("raw takes a path and a string")?;
                 Ok(Op::Raw { path: path.to_owned(), body: parse_string(body)? })
             }
+            "json" => parse_json(rest),
             "watch" => {
                 let (stream, message) = rest.split_once(' ').ok_or("watch takes a name")?;
                 let request = parse_message(Schema::known("Watch.Watch"), message)?;
@@ -206,6 +216,15 @@ fn parse_message(method: &Method, text: &str) -> Result<DynamicMessage, String> 
     let inner = text.trim().strip_prefix('{').and_then(|t| t.strip_suffix('}'));
     let inner = token::parse(inner.ok_or("a message is written in braces")?)?;
     DynamicMessage::parse_text_format(method.input.clone(), &inner).map_err(|e| e.to_string())
+}
+
+fn parse_json(text: &str) -> Result<Op, String> {
+    let mut words = text.splitn(4, ' ');
+    let mut word = || words.next().ok_or("json takes a verb, a path, a content type and a string");
+    let (verb, path, content_type) = (word()?.into(), word()?.into(), word()?);
+    let content_type = if content_type == "-" { "" } else { content_type }.into();
+    let body = parse_string(word()?)?;
+    Ok(Op::Json(json::Raw { verb, path, content_type, body }))
 }
 
 /// Reads a string as [`slice::escape_ascii`] writes it.
@@ -297,6 +316,7 @@ keepalive k {ID:-5}
 close s
 await-expiry $lease1
 raw /etcdserverpb.KV/Nope "\x01\"a\\"
+json POST /v3/kv/range - "{\"key\":1}\xff"
 as ann annpw
 as token x.1
 as nobody
@@ -307,7 +327,7 @@ kill
     #[test]
     fn a_file_reads_as_it_is_written() {
         let sequence = Sequence::parse("test", TEXT).unwrap();
-        assert_eq!(sequence.ops.len(), 12);
+        assert_eq!(sequence.ops.len(), 13);
         assert!(sequence.burst && sequence.discard && !sequence.fresh);
         let written = sequence.to_text();
         assert_eq!(Sequence::parse("test", &written).unwrap().to_text(), written);

@@ -72,6 +72,9 @@ pub fn answer_text(answer: &Answer) -> String {
         End::Timeout => parts.push("no answer".into()),
         End::Unreadable(error) => parts.push(format!("unreadable: {error}")),
     }
+    if !answer.http.is_empty() {
+        parts.push(format!("[HTTP {}]", answer.http));
+    }
     parts.join(" ")
 }
 

@@ -172,6 +172,15 @@ impl Run<'_> {
                 );
                 Ok(self.judge(op, left, right))
             }
+            Op::Json(request) => {
+                let (left, right) = tokio::join!(
+                    self.pair.reference.client.send(request),
+                    self.pair.subject.client.send(request),
+                );
+                self.learn_lease(&left, &right);
+                self.learn_revision(&left);
+                Ok(self.judge(op, left, right))
+            }
             Op::Watch { stream, request } => Ok(streams.watch(self, stream, request).await),
             Op::Close { stream } => {
                 streams.close(stream);
@@ -219,15 +228,9 @@ impl Run<'_> {
 
     /// Takes note of generated lease ids, the revision, and compactions.
     fn learn(&mut self, request: &DynamicMessage, left: &Answer, right: &Answer) {
-        let number = |message: &DynamicMessage, field: &str| {
-            message.get_field_by_name(field).and_then(|v| v.as_i64()).unwrap_or(0)
-        };
         match request.descriptor().name() {
             "LeaseGrantRequest" if number(request, "ID") == 0 => {
-                if let (Some(left), Some(right)) = (left.message(), right.message()) {
-                    self.bindings[0].leases.push(number(left, "ID"));
-                    self.bindings[1].leases.push(number(right, "ID"));
-                }
+                self.learn_lease(left, right);
             }
             "CompactionRequest" if left.end == End::Ok => {
                 self.compacted = self.bindings[0].number(number(request, "revision"));
@@ -235,6 +238,22 @@ impl Run<'_> {
             }
             _ => {}
         }
+        self.learn_revision(left);
+    }
+
+    fn learn_lease(&mut self, left: &Answer, right: &Answer) {
+        let granted = |answer: &Answer| {
+            let message = answer.message()?;
+            let id = number(message, "ID");
+            (message.descriptor().name() == "LeaseGrantResponse").then_some(id)
+        };
+        if let (Some(left), Some(right)) = (granted(left), granted(right)) {
+            self.bindings[0].leases.push(left);
+            self.bindings[1].leases.push(right);
+        }
+    }
+
+    fn learn_revision(&mut self, left: &Answer) {
         for message in &left.messages {
             let header = message.get_field_by_name("header");
             if let Some(header) = header.as_ref().and_then(|h| h.as_message()) {
@@ -306,6 +325,10 @@ impl Run<'_> {
             tokio::time::sleep(Duration::from_millis(25)).await;
         }
     }
+}
+
+fn number(message: &DynamicMessage, field: &str) -> i64 {
+    message.get_field_by_name(field).and_then(|v| v.as_i64()).unwrap_or(0)
 }
 
 fn normalised(mut answer: Answer, binding: &Binding) -> Answer {

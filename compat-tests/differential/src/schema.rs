@@ -17,6 +17,8 @@ pub struct Method {
     pub input: MessageDescriptor,
     /// The type of an answer, or of each answer of a stream.
     pub output: MessageDescriptor,
+    /// Whether there is any number of answers.
+    pub streams: bool,
 }
 
 /// All methods of the contract, by name.
@@ -41,6 +43,11 @@ impl Schema {
         self.methods.get(name)
     }
 
+    /// The method of an HTTP/2 path.
+    pub fn at_path(&'static self, path: &str) -> Option<&'static Method> {
+        self.methods.values().find(|method| method.path == path)
+    }
+
     /// A method that the tester itself relies on.
     pub fn known(name: &str) -> &'static Method {
         Self::get().method(name).unwrap_or_else(|| panic!("the contract has no method {name}"))
@@ -51,7 +58,8 @@ fn methods_of(service: &prost_reflect::ServiceDescriptor) -> Vec<(String, Method
     let of = |m: prost_reflect::MethodDescriptor| {
         let name = format!("{}.{}", service.name(), m.name());
         let path = format!("/{}/{}", service.full_name(), m.name());
-        (name.clone(), Method { name, path, input: m.input(), output: m.output() })
+        let streams = m.is_server_streaming();
+        (name.clone(), Method { name, path, input: m.input(), output: m.output(), streams })
     };
     service.methods().map(of).collect()
 }

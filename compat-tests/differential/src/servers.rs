@@ -32,6 +32,8 @@ pub enum Kind {
 pub struct Programs {
     etcd: PathBuf,
     leaseway: PathBuf,
+    /// Requests go through the JSON gateways.
+    json: bool,
 }
 
 impl Programs {
@@ -52,7 +54,12 @@ impl Programs {
         }
         let leaseway =
             var("LEASEWAY_BIN").unwrap_or_else(|| PathBuf::from("target/release/leaseway"));
-        Ok(Programs { etcd, leaseway })
+        Ok(Programs { etcd, leaseway, json: false })
+    }
+
+    /// The same programs, asked in JSON or not.
+    pub fn with_json(self, json: bool) -> Programs {
+        Programs { json, ..self }
     }
 
     fn of(&self, kind: Kind) -> &PathBuf {
@@ -185,7 +192,10 @@ async fn launch_once(
             let log = std::fs::read_to_string(&log_path).unwrap_or_default();
             return Err(format!("{kind:?} ended at its start with {status}:\n{log}"));
         }
-        if let Some((client, member_id)) = probe(port).await {
+        if let Some((mut client, member_id)) = probe(port).await {
+            if programs.json {
+                client.use_json();
+            }
             return Ok((child, client, member_id));
         }
         tokio::time::sleep(Duration::from_millis(10)).await;

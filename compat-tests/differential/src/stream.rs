@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use crate::client::{Client, End};
+use crate::json;
 use crate::schema::Method;
 
 /// What has come back on one stream.
@@ -74,6 +75,16 @@ async fn read(
     arrival: Arc<Notify>,
 ) {
     let lock = || log.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if let Some(socket) = client.socket(method) {
+        let take = |message| {
+            lock().messages.push(message);
+            arrival.notify_one();
+        };
+        let end = json::run(socket, method, requests, take).await;
+        lock().end = Some(end);
+        arrival.notify_one();
+        return;
+    }
     let opened = client.stream(&method.path, UnboundedReceiverStream::new(requests)).await;
     let end = match opened {
         Err(status) => End::from(status),

@@ -257,7 +257,7 @@ impl Streams {
             let log = stream.log();
             let messages = log.messages.get(before..).unwrap_or_default().to_vec();
             let silent = messages.is_empty().then_some(End::Timeout);
-            Answer { messages, end: log.end.clone().or(silent).unwrap_or(End::Ok) }
+            Answer { messages, ..Answer::ended(log.end.clone().or(silent).unwrap_or(End::Ok)) }
         };
         (answer(&pair.reference), answer(&pair.subject))
     }

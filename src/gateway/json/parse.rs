@@ -88,7 +88,7 @@ impl Parser<'_> {
                         self.at += 1;
                     }
                     let Some((index, field)) = find(message, &name) else {
-                        self.skip();
+                        self.skip()?;
                         continue;
                     };
                     let bit = 1 << (index % 64);
@@ -99,7 +99,7 @@ impl Parser<'_> {
                     }
                     seen |= bit;
                     if self.peek() == Some(b'n') {
-                        self.skip();
+                        self.word();
                         continue;
                     }
                     if let Some((oneof, name)) = field.oneof {
@@ -327,8 +327,8 @@ impl Parser<'_> {
         u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
     }
 
-    /// Goes behind a value, whatever it is.
-    fn skip(&mut self) {
+    /// Goes behind a value, whatever it is. Its strings have to be right all the same.
+    fn skip(&mut self) -> Result<(), String> {
         let mut open = 0_usize;
         while let Some(byte) = self.peek() {
             match byte {
@@ -340,7 +340,7 @@ impl Parser<'_> {
                     open = open.saturating_sub(1);
                     self.at += 1;
                 }
-                b'"' => self.skip_string(),
+                b'"' => drop(self.string()?),
                 _ if is_inner(byte) => self.word(),
                 _ => {
                     self.at += 1;
@@ -348,19 +348,10 @@ impl Parser<'_> {
                 }
             }
             if open == 0 {
-                return;
+                break;
             }
         }
-    }
-
-    fn skip_string(&mut self) {
-        self.at += 1;
-        while let Some(&byte) = self.text.get(self.at) {
-            self.at += if byte == b'\\' { 2 } else { 1 };
-            if byte == b'"' {
-                return;
-            }
-        }
+        Ok(())
     }
 
     fn raw(&self, place: std::ops::Range<usize>) -> String {

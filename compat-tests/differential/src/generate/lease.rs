@@ -34,7 +34,7 @@ impl Generator {
     }
 
     /// Leases with times to live that do not end within a sequence.
-    fn grant(&mut self) {
+    pub(super) fn grant(&mut self) {
         let id = match self.rng.below(10) {
             0..3 => 0,
             3..9 => self.rng.pick(&[1, 2, 3, 7, -4]),

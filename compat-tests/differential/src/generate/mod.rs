@@ -5,6 +5,7 @@
 
 mod auth;
 mod cluster;
+mod json;
 mod kv;
 mod lease;
 mod maintenance;
@@ -29,9 +30,10 @@ enum Theme {
     Restart,
     Many,
     Auth,
+    Json,
 }
 
-const THEMES: [(Theme, usize); 9] = [
+const THEMES: [(Theme, usize); 10] = [
     (Theme::Kv, 440),
     (Theme::Watch, 230),
     (Theme::Burst, 60),
@@ -41,12 +43,14 @@ const THEMES: [(Theme, usize); 9] = [
     (Theme::Restart, 16),
     (Theme::Many, 50),
     (Theme::Auth, 20),
+    (Theme::Json, 20),
 ];
 
-/// The sequence number `index` of `seed`.
-pub fn sequence(seed: u64, index: u64) -> Sequence {
+/// The sequence number `index` of `seed`. With `json`, more of them are about JSON itself.
+pub fn sequence(seed: u64, index: u64, json: bool) -> Sequence {
     let mut generator = Generator::new(Rng::derived(seed, index));
-    let mut sequence = generator.sequence();
+    let theme = (json && index.is_multiple_of(3)).then_some(Theme::Json);
+    let mut sequence = generator.sequence(theme);
     sequence.name = format!("seed {seed}, sequence {index}");
     sequence
 }
@@ -79,7 +83,7 @@ impl Generator {
         }
     }
 
-    fn sequence(mut self: &mut Generator) -> Sequence {
+    fn sequence(mut self: &mut Generator, theme: Option<Theme>) -> Sequence {
         let total: usize = THEMES.iter().map(|(_, weight)| weight).sum();
         let mut drawn = self.rng.below(total);
         let pick = |(theme, weight): &(Theme, usize)| {
@@ -87,7 +91,8 @@ impl Generator {
             drawn = drawn.wrapping_sub(*weight);
             hit.then_some(*theme)
         };
-        let theme = THEMES.iter().find_map(pick).unwrap_or(Theme::Kv);
+        let drawn = THEMES.iter().find_map(pick).unwrap_or(Theme::Kv);
+        let theme = theme.unwrap_or(drawn);
         let mut sequence = Sequence { burst: theme == Theme::Burst, ..Sequence::default() };
         sequence.fresh = self.rng.below(200) == 0 || theme == Theme::Auth;
         let length = 4 + self.rng.below(30);
@@ -102,6 +107,7 @@ impl Generator {
             Theme::Restart => this.restart(length),
             Theme::Many => this.many(),
             Theme::Auth => this.auth(length),
+            Theme::Json => this.repeat(length * 2, |g| g.json_or_write()),
         }
         sequence.ops = std::mem::take(&mut this.ops);
         sequence
@@ -213,15 +219,15 @@ mod tests {
     #[test]
     fn the_same_seed_gives_the_same_sequence() {
         for index in 0..200 {
-            assert_eq!(sequence(5, index).to_text(), sequence(5, index).to_text());
+            assert_eq!(sequence(5, index, false).to_text(), sequence(5, index, false).to_text());
         }
-        assert_ne!(sequence(5, 1).to_text(), sequence(6, 1).to_text());
+        assert_ne!(sequence(5, 1, false).to_text(), sequence(6, 1, false).to_text());
     }
 
     #[test]
     fn sequences_survive_being_written_and_read() {
         for index in 0..300 {
-            let sequence = sequence(1, index);
+            let sequence = sequence(1, index, index % 2 == 0);
             let read = crate::ops::Sequence::parse("test", &sequence.to_text()).unwrap();
             assert_eq!(read.to_text(), sequence.to_text());
             for (left, right) in sequence.ops.iter().zip(&read.ops) {
@@ -234,7 +240,7 @@ mod tests {
     fn every_operation_is_generated() {
         let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
         for index in 0..3000 {
-            for op in sequence(1, index).ops {
+            for op in sequence(1, index, false).ops {
                 *kinds.entry(op.kind()).or_default() += 1;
             }
         }
@@ -285,6 +291,8 @@ mod tests {
             "Auth.RoleList",
             "as",
             "Health.Check",
+            "json POST /v3/kv/range",
+            "json GET /v3/kv/range",
         ];
         for kind in wanted {
             assert!(kinds.contains_key(kind), "{kind} is never generated");

@@ -16,7 +16,7 @@ impl Generator {
         self.revisions += 1;
     }
 
-    fn txn(&mut self, depth: usize) -> pb::TxnRequest {
+    pub(super) fn txn(&mut self, depth: usize) -> pb::TxnRequest {
         let mut txn = pb::TxnRequest::default();
         let (compares, then, otherwise) = (self.rng.below(3), self.rng.below(4), self.rng.below(4));
         for _ in 0..compares {

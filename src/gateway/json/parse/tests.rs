@@ -207,3 +207,13 @@ fn no_text_of_a_few_bytes_panics() {
         }
     }
 }
+
+#[test]
+fn strings_that_nobody_asked_for_have_to_be_right_too() {
+    let refused = |text: &[u8]| parse(shape("RangeRequest"), text).unwrap_err();
+    let utf8 = "proto: syntax error (line 1:6): invalid UTF-8 in string";
+    assert_eq!(refused(b"{\"x\":\"\xc3\"}"), utf8);
+    assert_eq!(refused(b"{\"x\":{\"\xff\":1}}"), utf8.replace(":6", ":7"));
+    let escape = r#"proto: syntax error (line 1:7): invalid escape code "\\ud83d" in string"#;
+    assert_eq!(refused(br#"{"x":["\ud83d\ud83d"]}"#), escape);
+}
