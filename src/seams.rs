@@ -1,10 +1,13 @@
 //! Where a simulation takes hold of what is otherwise left to chance, and of the rules whose need it
-//! shows by leaving one out at a time.
+//! shows by leaving one out at a time, and of the clock that leases are measured with.
 //!
-//! Outside of tests both are nothing: randomness comes from the operating system, and every rule is
-//! followed. Deliberately absent: time, which the simulation owns by running on a paused clock.
+//! Outside of tests all three are nothing: randomness comes from the operating system, every rule is
+//! followed, and the clock is the monotonic one. Deliberately absent: all other time, which the simulation
+//! owns by running on a paused clock.
 
 use rand::distr::{Distribution, StandardUniform};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// A rule without which the replicated backend gives wrong answers in some order of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,16 +36,17 @@ pub enum Rule {
     RenewedLives,
     /// An expiry has no effect when the lease has been renewed since it was decided.
     ExpiryRenewals,
-    /// An expiry has no effect when the lease has another session than the one that ended.
+    /// An expiry has no effect when the lease is another one by now, or has another session: when its
+    /// session or its marker is not the one that ended.
     ExpirySession,
     /// A lease is unknown only when it is so after a barrier.
     UnknownLease,
-    /// A lease without a session ends only when its time is still over after a barrier.
-    UnkeptBarrier,
     /// The end of a session is the one whose marker the lease has.
     Marker,
     /// A grant is answered only after a heartbeat.
     GrantHeartbeat,
+    /// How long a session surely lives leaves room for clocks that do not run alike.
+    ClockMargin,
 }
 
 /// Whether a rule is followed: always, outside of a simulation.
@@ -67,15 +71,55 @@ where
 #[cfg(test)]
 pub use simulated::follows;
 
+/// The monotonic clock of a process. In a simulation each process has its own, which runs a little
+/// faster or slower than others, and whose timers fire late.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Clock {
+    #[cfg(test)]
+    own: Option<simulated::OwnClock>,
+}
+
+impl Clock {
+    /// Now.
+    pub fn now(&self) -> Instant {
+        #[cfg(test)]
+        if let Some(own) = &self.own {
+            return own.now();
+        }
+        Instant::now()
+    }
+
+    /// How long ago a moment of this clock was.
+    pub fn since(&self, moment: Instant) -> Duration {
+        self.now().saturating_duration_since(moment)
+    }
+
+    /// Waits until a moment of this clock.
+    pub async fn sleep_until(&self, moment: Instant) {
+        #[cfg(test)]
+        if let Some(own) = &self.own {
+            return own.sleep_until(moment).await;
+        }
+        tokio::time::sleep_until(moment).await;
+    }
+
+    /// Waits for so long by this clock.
+    pub async fn sleep(&self, time: Duration) {
+        self.sleep_until(self.now() + time).await;
+    }
+}
+
 #[cfg(test)]
 pub mod simulated {
     //! What a simulation on this thread has taken hold of.
 
-    use super::Rule;
+    use super::{Clock, Rule};
     use rand::distr::{Distribution, StandardUniform};
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
     use std::cell::{Cell, RefCell};
+    use std::time::Duration;
+    use tokio::time::Instant;
 
     thread_local! {
         static CHANCE: RefCell<Option<StdRng>> = const { RefCell::new(None) };
@@ -109,5 +153,47 @@ pub mod simulated {
         StandardUniform: Distribution<T>,
     {
         CHANCE.with(|chance| chance.borrow_mut().as_mut().map(|chance| chance.random()))
+    }
+
+    /// A clock that does not run as time does.
+    #[derive(Clone, Copy, Debug)]
+    pub struct OwnClock {
+        origin: Instant,
+        ahead: i32,
+        late: u32,
+        late_by: Duration,
+    }
+
+    const MILLION: u128 = 1_000_000;
+
+    /// A clock that gains `ahead` millionths (loses, if negative), and of whose timers `late` of a
+    /// thousand fire up to `late_by` late. Shows the right time now.
+    pub fn clock(ahead: i32, late: u32, late_by: Duration) -> Clock {
+        Clock { own: Some(OwnClock { origin: Instant::now(), ahead, late, late_by }) }
+    }
+
+    impl OwnClock {
+        /// Millionths of a second that it counts in a second.
+        fn rate(&self) -> u128 {
+            u128::from(1_000_000_u32.saturating_add_signed(self.ahead))
+        }
+
+        pub(super) fn now(&self) -> Instant {
+            let passed = self.origin.elapsed().as_nanos();
+            self.origin + nanos(passed * self.rate() / MILLION)
+        }
+
+        pub(super) async fn sleep_until(&self, moment: Instant) {
+            let shown = moment.saturating_duration_since(self.origin).as_nanos();
+            let mut at = self.origin + nanos((shown * MILLION).div_ceil(self.rate()));
+            if random::<u32>().is_some_and(|chance| chance % 1000 < self.late) {
+                at += self.late_by.mul_f64(random().unwrap_or(0.0));
+            }
+            tokio::time::sleep_until(at).await;
+        }
+    }
+
+    fn nanos(count: u128) -> Duration {
+        Duration::from_nanos(u64::try_from(count).unwrap_or(u64::MAX))
     }
 }

@@ -54,7 +54,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
                     continue;
                 }
                 Some(since) if since < ttl => {
-                    tokio::time::sleep(ttl - since).await;
+                    self.times.clock.sleep(ttl - since).await;
                     continue;
                 }
                 _ => {}
@@ -97,7 +97,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         self.settled(lease.id, ended.id).await;
         let Some(lease) = lives() else { return };
         // Others may have seen it too; one of us goes first.
-        tokio::time::sleep(self.sessions.turn(lease.id) + self.second_hand(&lease)).await;
+        self.times.clock.sleep(self.sessions.turn(lease.id) + self.second_hand(&lease)).await;
         if lives().is_none() {
             return;
         }
@@ -117,7 +117,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
     /// again.
     fn second_hand(&self, lease: &Lease) -> Duration {
         let since = self.times.since_logged(lease);
-        if since.is_some_and(|since| since >= self.begun.elapsed()) {
+        if since.is_some_and(|since| since >= self.times.clock.since(self.begun)) {
             AGAIN
         } else {
             Duration::ZERO
@@ -140,7 +140,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
     }
 
     async fn expire_unkept(self: Arc<Self>, id: i64, on_expired: Arc<impl Fn(u64) + Send + Sync>) {
-        tokio::time::sleep(self.sessions.turn(id)).await;
+        self.times.clock.sleep(self.sessions.turn(id)).await;
         match self.try_expire_unkept(id).await {
             Ok(true) => on_expired(1),
             // Another gateway was first, or a renewal was, which has started its time anew.
@@ -155,10 +155,10 @@ impl<L: Log, S: Sessions> Leases<L, S> {
     }
 
     async fn try_expire_unkept(&self, id: i64) -> Result<bool, LeaseError> {
-        // A renewal that another gateway has logged must have started the time anew here first.
-        if follows(Rule::UnkeptBarrier) {
-            self.log.barrier().await?;
-        }
+        // A renewal that another gateway has logged starts the time anew here first. Without the barrier its
+        // count would make the expiry void as well, but at the price of an entry; and while the backend is
+        // away, nothing is to be on its way that ends the lease once it is back.
+        self.log.barrier().await?;
         let lease = self.reader.leases().get(id).value;
         let Some(lease) = lease.filter(|lease| lease.session == 0) else { return Ok(false) };
         if self.times.runs(id) {

@@ -84,6 +84,8 @@ enum Renewal {
     Done(i64),
     /// The session that the lease had has ended, or the lease has another one now.
     Ended(SessionId),
+    /// The lease had no session, and has one now, or is gone.
+    Changed,
 }
 
 /// A granted lease.
@@ -137,7 +139,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         times: Arc<Times>,
     ) -> Self {
         let (noting, inherited) = (AtomicBool::new(false), Mutex::default());
-        let begun = Instant::now();
+        let begun = times.clock.now();
         let leases = Self { log, sessions, reader, min_ttl, times, noting, inherited, begun };
         leases.inherit();
         leases
@@ -208,7 +210,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             outcome.reply?;
             return Ok(Granted { id, ttl, revision: outcome.revision });
         }
-        let begun = Instant::now();
+        let begun = self.times.clock.now();
         let created = self.sessions.create(timeout).await?;
         let session = created.id;
         let grant = LeaseGrant { id, ttl, session, marker: created.marker };
@@ -233,7 +235,8 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             Err(error) => return Err(error.into()),
         }
         // As with a renewal: the heartbeat may have come after the end was decided.
-        let late = self.sessions.shared() && begun.elapsed() >= times::surely(timeout);
+        let late =
+            self.sessions.shared() && self.times.clock.since(begun) >= times::surely(timeout);
         if late && follows(Rule::LogLateRenewal) && !self.log_renewal(id, session).await? {
             return Err(LeaseError::TimedOut);
         }
@@ -266,13 +269,15 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             let session = match self.try_keep_alive(id).await? {
                 Renewal::Done(ttl) => return Ok(ttl),
                 Renewal::Ended(session) => session,
+                Renewal::Changed => continue,
             };
             // Perhaps when no gateway was there; then it is given a new session.
             self.settled(id, session).await;
             // Otherwise, perhaps its end is not yet applied: the client must not see its keys any more
             // once it has been told.
             self.expire_lease(id, session).await?;
-            if self.reader.leases().session(id).value.is_none_or(|(now, _)| now == session) {
+            // One that is gone here may have been granted anew: that takes a barrier to know.
+            if self.reader.leases().session(id).value.is_some_and(|(now, _)| now == session) {
                 return Ok(0);
             }
         }
@@ -290,10 +295,11 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         let Some((session, ttl)) = found.value else { return Ok(Renewal::Done(0)) };
         self.reader.view().durable(found.position).await;
         if session == 0 {
+            // If not, another gateway has ended it, and perhaps granted it anew, with a session.
             let renewed = self.log_renewal(id, session).await?;
-            return Ok(Renewal::Done(if renewed { ttl } else { 0 }));
+            return Ok(if renewed { Renewal::Done(ttl) } else { Renewal::Changed });
         }
-        let sent = Instant::now();
+        let sent = self.times.clock.now();
         match self.sessions.keep_alive(session).await {
             Ok(()) => {}
             Err(SessionError::NotFound) => return Ok(Renewal::Ended(session)),

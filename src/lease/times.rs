@@ -8,6 +8,7 @@
 use crate::backend::local::sessions::LocalSessions;
 use crate::backend::{SessionId, Sessions};
 use crate::keyspace::leases::{Lease, LeaseTable};
+use crate::seams::{Clock, Rule, follows};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,6 +20,7 @@ const REMEMBERED: usize = 10_000;
 /// Times of leases, as measured here.
 #[derive(Debug)]
 pub struct Times {
+    pub(super) clock: Clock,
     unkept: LocalSessions,
     // Leases with their sessions, since when their last logged renewal is known.
     logged: Mutex<HashMap<i64, (SessionId, Instant)>>,
@@ -33,7 +35,7 @@ struct Acknowledged {
 
 /// How long after a renewal the session surely lives, whatever two clocks may differ by.
 pub(super) fn surely(ttl: Duration) -> Duration {
-    ttl.mul_f64(0.9)
+    if follows(Rule::ClockMargin) { ttl.mul_f64(0.9) } else { ttl }
 }
 
 fn key(lease: i64) -> SessionId {
@@ -43,8 +45,14 @@ fn key(lease: i64) -> SessionId {
 impl Times {
     /// Knows nothing yet.
     pub fn new() -> Self {
+        Self::measured_by(Clock::default())
+    }
+
+    /// Knows nothing yet; all times are those of `clock`.
+    pub fn measured_by(clock: Clock) -> Self {
         Self {
-            unkept: LocalSessions::new(Duration::MAX),
+            clock,
+            unkept: LocalSessions::measured_by(clock, Duration::MAX),
             logged: Mutex::default(),
             acknowledged: Mutex::default(),
         }
@@ -76,7 +84,7 @@ impl Times {
             }
             let mut logged = self.logged.lock();
             match lease.filter(|lease| lease.session != 0 && lease.renewals > 0 && !lease.spared) {
-                Some(lease) => logged.insert(id, (lease.session, Instant::now())),
+                Some(lease) => logged.insert(id, (lease.session, self.clock.now())),
                 None => logged.remove(&id),
             };
         }
@@ -86,7 +94,7 @@ impl Times {
     /// present session.
     pub fn since_logged(&self, lease: &Lease) -> Option<Duration> {
         let found = self.logged.lock().get(&lease.id).copied();
-        found.filter(|(session, _)| *session == lease.session).map(|(_, at)| at.elapsed())
+        found.filter(|(session, _)| *session == lease.session).map(|(_, at)| self.clock.since(at))
     }
 
     /// The next leases whose time is over, at most `most`. Each is told once for each start.
@@ -110,7 +118,7 @@ impl Times {
         let mut acknowledged = self.acknowledged.lock();
         if acknowledged.sent.len() >= acknowledged.sweep_at.max(REMEMBERED) {
             let long_ago = Duration::from_secs(600);
-            acknowledged.sent.retain(|_, sent| sent.elapsed() < long_ago);
+            acknowledged.sent.retain(|_, sent| self.clock.since(*sent) < long_ago);
             acknowledged.sweep_at = 2 * acknowledged.sent.len();
         }
         acknowledged.sent.insert(session, sent);
@@ -120,13 +128,13 @@ impl Times {
     /// have been about to end when the next one arrived.
     pub fn renewed_in_time(&self, session: SessionId, timeout: Duration) -> bool {
         let sent = self.acknowledged.lock().sent.get(&session).copied();
-        sent.is_some_and(|sent| sent.elapsed() < surely(timeout))
+        sent.is_some_and(|sent| self.clock.since(sent) < surely(timeout))
     }
 
     /// What a session has left as far as is known here: all, if this gateway never renewed it.
     pub fn estimate(&self, session: SessionId, timeout: Duration) -> Duration {
         let sent = self.acknowledged.lock().sent.get(&session).copied();
-        sent.map_or(timeout, |sent| timeout.saturating_sub(sent.elapsed()))
+        sent.map_or(timeout, |sent| timeout.saturating_sub(self.clock.since(sent)))
     }
 
     /// A session that ended.

@@ -8,6 +8,7 @@
 //! out within it start again in full, once, unless they are renewed in between.
 
 use crate::backend::{Created, Duty, Ended, SessionError, SessionId, SessionInfo, Sessions};
+use crate::seams::Clock;
 use parking_lot::Mutex;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -41,14 +42,20 @@ pub struct LocalSessions {
     inner: Mutex<Inner>,
     earlier: Notify,
     maximum: Duration,
+    clock: Clock,
 }
 
 impl LocalSessions {
     /// No sessions yet; timeouts are limited to `maximum`.
     pub fn new(maximum: Duration) -> Self {
+        Self::measured_by(Clock::default(), maximum)
+    }
+
+    /// No sessions yet; their time is that of `clock`.
+    pub fn measured_by(clock: Clock, maximum: Duration) -> Self {
         let inner =
-            Inner { sessions: HashMap::new(), timers: BinaryHeap::new(), seen: Instant::now() };
-        Self { inner: Mutex::new(inner), earlier: Notify::new(), maximum }
+            Inner { sessions: HashMap::new(), timers: BinaryHeap::new(), seen: clock.now() };
+        Self { inner: Mutex::new(inner), earlier: Notify::new(), maximum, clock }
     }
 
     /// Starts a session that existed before the process did, with `remaining` of its time.
@@ -58,7 +65,7 @@ impl LocalSessions {
 
     fn insert(&self, id: SessionId, timeout: Duration, remaining: Duration) {
         let mut inner = self.inner.lock();
-        let deadline = Instant::now() + remaining;
+        let deadline = self.clock.now() + remaining;
         let first = inner.timers.peek().is_none_or(|Reverse((next, _))| deadline < *next);
         inner.sessions.insert(id, Session { timeout, deadline, spared: false });
         inner.timers.push(Reverse((deadline, id)));
@@ -71,7 +78,7 @@ impl LocalSessions {
     /// What is known of a living session.
     pub fn look(&self, id: SessionId) -> Option<SessionInfo> {
         let mut inner = self.inner.lock();
-        let now = Instant::now();
+        let now = self.clock.now();
         inner.observe(now);
         let session = inner.sessions.get(&id).filter(|session| session.deadline > now)?;
         Some(SessionInfo { timeout: session.timeout, remaining: session.deadline - now })
@@ -187,7 +194,7 @@ impl Sessions for LocalSessions {
 
     async fn keep_alive(&self, id: SessionId) -> Result<(), SessionError> {
         let mut inner = self.inner.lock();
-        let now = Instant::now();
+        let now = self.clock.now();
         inner.observe(now);
         match inner.sessions.get_mut(&id) {
             Some(session) if session.deadline > now => {
@@ -212,7 +219,7 @@ impl Sessions for LocalSessions {
         loop {
             let next = {
                 let mut inner = self.inner.lock();
-                let now = Instant::now();
+                let now = self.clock.now();
                 inner.observe(now);
                 let ended = inner.take_expired(now, most.max(1));
                 if !ended.is_empty() {
@@ -224,7 +231,7 @@ impl Sessions for LocalSessions {
             };
             tokio::select! {
                 biased;
-                () = tokio::time::sleep_until(next) => {}
+                () = self.clock.sleep_until(next) => {}
                 () = self.earlier.notified() => {}
             }
         }

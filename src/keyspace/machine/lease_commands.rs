@@ -54,9 +54,9 @@ impl Machine {
 
     pub(super) fn expire(&mut self, staging: &mut Staging, expire: &LeaseExpire) -> bool {
         let current = self.shared.leases.get(expire.id).value.is_some_and(|lease| {
-            (lease.session == expire.session || !follows(Rule::ExpirySession))
+            let same = lease.session == expire.session && lease.marker == expire.marker;
+            (same || !follows(Rule::ExpirySession))
                 && (lease.renewals == expire.renewals || !follows(Rule::ExpiryRenewals))
-                && lease.marker == expire.marker
         });
         if current {
             self.end_lease(staging, expire.id);

@@ -15,6 +15,7 @@ use rand::{Rng, SeedableRng};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 /// What clients share.
@@ -25,6 +26,29 @@ pub struct Field {
     pub gateways: Mutex<Vec<Arc<Gateway>>>,
 }
 
+/// How clients behave. Chances are in thousandths.
+#[derive(Clone, Copy, Debug)]
+pub struct Habits {
+    /// Longest pause between a writer's requests.
+    pub pause: Duration,
+    /// A request goes to the client's own gateway, of which each has one, and not to any.
+    pub own: u32,
+    /// Lessees put a key as soon as they have a lease.
+    pub puts: u32,
+    /// Most renewals of a lease.
+    pub renewals: u32,
+    /// At least this share of its time passes before each.
+    pub early: f64,
+    /// At most this share of its time passes before each.
+    pub late: f64,
+    /// Another client renews the same lease at the same moment.
+    pub twice: u32,
+    /// A lease that is not renewed any more is revoked.
+    pub revokes: u32,
+    /// Longest pause before the next lease.
+    pub again: Duration,
+}
+
 /// One client.
 pub struct Client {
     field: Arc<Field>,
@@ -32,6 +56,8 @@ pub struct Client {
     random: StdRng,
     count: u64,
     until: Instant,
+    habits: Habits,
+    others: JoinSet<()>,
 }
 
 fn range(key: &[u8]) -> pb::RangeRequest {
@@ -48,9 +74,13 @@ fn read(reader: &Reader, key: &[u8]) -> (Option<(Bytes, i64)>, i64) {
 
 impl Client {
     /// A client that works until then.
-    pub fn new(field: Arc<Field>, id: usize, seed: u64, until: Instant) -> Self {
+    pub fn new(field: Arc<Field>, id: usize, seed: u64, until: Instant, habits: Habits) -> Self {
         let random = StdRng::seed_from_u64(seed.wrapping_mul(31).wrapping_add(id as u64));
-        Self { field, id, random, count: 0, until }
+        Self { field, id, random, count: 0, until, habits, others: JoinSet::new() }
+    }
+
+    fn happens(&mut self, thousandths: u32) -> bool {
+        self.random.random_range(0..1000) < thousandths
     }
 
     fn violate(&self, what: String) {
@@ -91,9 +121,11 @@ impl Client {
         &mut self,
         request: impl FnOnce(Arc<Serving>) -> F,
     ) -> Option<T> {
+        let own = self.habits.own > 0 && self.happens(self.habits.own);
         let gateway = {
             let gateways = self.field.gateways.lock();
-            gateways[self.random.random_range(0..gateways.len())].clone()
+            let mut any = || self.random.random_range(0..gateways.len());
+            gateways[if own { self.id % gateways.len() } else { any() }].clone()
         };
         let Some(serving) = gateway.serving() else {
             sleep(Duration::from_millis(30)).await;
@@ -116,7 +148,7 @@ impl Client {
                 4..7 => self.get().await,
                 _ => self.count_up().await,
             }
-            let pause = self.random.random_range(0..60);
+            let pause = self.random.random_range(0..self.habits.pause.as_millis() as u64);
             sleep(Duration::from_millis(pause)).await;
         }
     }
@@ -236,21 +268,36 @@ impl Client {
                 self.random.random_range(2..4)
             };
             if self.grant(id, ttl).await {
-                self.put(id).await;
-                let renewals = self.random.random_range(0..5);
-                for _ in 0..renewals {
-                    let share = self.random.random_range(0.1..1.02);
-                    sleep(Duration::from_secs_f64(ttl as f64 * share)).await;
-                    if !self.renew(id, ttl).await {
-                        break;
-                    }
-                }
+                self.keep(id, ttl).await;
             }
-            if self.random.random_bool(0.5) {
+            if self.happens(self.habits.revokes) {
                 self.revoke(id).await;
             }
-            let pause = self.random.random_range(0..200);
+            let pause = self.random.random_range(0..self.habits.again.as_millis() as u64);
             sleep(Duration::from_millis(pause)).await;
+        }
+    }
+
+    /// Uses a lease for a while.
+    async fn keep(&mut self, id: i64, ttl: i64) {
+        if self.happens(self.habits.puts) {
+            self.put(id).await;
+        }
+        let renewals = self.random.random_range(0..=self.habits.renewals);
+        for _ in 0..renewals {
+            let share = self.random.random_range(self.habits.early..self.habits.late);
+            sleep(Duration::from_secs_f64(ttl as f64 * share)).await;
+            if self.habits.twice > 0 && self.happens(self.habits.twice) {
+                let (field, seed) = (self.field.clone(), self.random.random());
+                let habits = Habits { own: 0, ..self.habits };
+                let mut other = Client::new(field, self.id, seed, self.until, habits);
+                self.others.spawn(async move {
+                    other.renew(id, ttl).await;
+                });
+            }
+            if !self.renew(id, ttl).await {
+                break;
+            }
         }
     }
 
@@ -268,9 +315,14 @@ impl Client {
             self.violate(format!("lease {id} was not granted"));
             return false;
         };
-        let promise = granted + Duration::from_secs(ttl as u64);
+        let promise = granted + self.lasts(ttl);
         self.promise(id, after, lives, promise);
         lives
+    }
+
+    /// How long a lease lives at least, in true time.
+    fn lasts(&self, ttl: i64) -> Duration {
+        self.field.world.lock().at_least(Duration::from_secs(ttl.unsigned_abs()))
     }
 
     fn promise(&self, id: i64, fate: Fate, lives: bool, promise: Instant) {
@@ -306,7 +358,7 @@ impl Client {
             self.violate(format!("lease {id} was renewed, but had ended"));
         }
         if same {
-            self.promise(id, after, lives, begun + Duration::from_secs(ttl as u64));
+            self.promise(id, after, lives, begun + self.lasts(ttl));
         }
         true
     }

@@ -134,7 +134,7 @@ async fn serve(
     let view = Arc::new(View::new(machine.published()));
     let shared = machine.shared().clone();
     let reader = Reader::new(shared.clone(), engine.clone(), view.clone());
-    let times = Arc::new(Times::new());
+    let times = Arc::new(Times::measured_by(world.lock().clock()));
     times.begin(&shared.leases);
     let timed = times.clone();
     let (settled, is_settled) = watch::channel(false);
@@ -186,13 +186,15 @@ async fn serve(
     tasks.spawn(leases.clone().run_sweeps());
     let membership = log.membership();
     let log_bytes = world.lock().checkpoint_bytes;
+    // Where there are none, there is no need to look whether there should be one.
+    let interval = Duration::from_millis(if log_bytes == u64::MAX { 10_000 } else { 300 });
     tasks.spawn(keep(Arc::new(keep::Parts {
         shard: shard.clone(),
         names: names.clone(),
         engine,
         view,
         me: Box::new(move || membership.borrow().as_ref().map(|me| me.id)),
-        settings: keep::Settings { log_bytes, interval: Duration::from_millis(300) },
+        settings: keep::Settings { log_bytes, interval },
     })));
     tasks.spawn(members::run(members::Parts { shard, names, log: log.clone(), duty: told_duty }));
     world.lock().note("serves", number as u64, 0);

@@ -1,26 +1,45 @@
-//! That rules are needed: without one of these, some seed of a scenario goes wrong. Not every rule of
-//! [`crate::seams`] is among them: the others need rarer orders of events than these scenarios make.
+//! That every rule of [`crate::seams`] is needed: without it, some seed of a scenario goes wrong, and
+//! with it none does. Each scenario makes the order of events likely that the rule is there for.
 
-use super::world::Faults;
-use super::{LEASES, LOG, LONG, ROUGH, SECOND, Scenario, run, seeds};
+use super::clients::Habits;
+use super::faults::Faults;
+use super::{HABITS, LEASES, LOG, LONG, MS, ROUGH, SECOND, Scenario, check, run, seeds};
 use crate::seams::Rule;
 use std::time::Duration;
 
 /// Seeds at most, unless `LEASEWAY_SEEDS` says more.
 const MOST: u64 = 150;
+/// Seeds that are run with all rules.
+const WITH: u64 = 10;
 
-/// The first seed that shows what goes wrong without a rule.
+/// Finds the first seed that shows what goes wrong without a rule; with it, nothing does.
 fn needed(rule: Rule, scenario: Scenario, most: u64) {
-    for seed in 0..seeds(most) {
-        if let Some(violation) = run(seed, scenario, Some(rule)).violation {
+    let found = (0..seeds(most)).find(|seed| {
+        let violation = run(*seed, scenario, Some(rule)).violation;
+        if let Some(violation) = &violation {
             println!("without {rule:?}, seed {seed}: {violation}");
-            assert_eq!(run(seed, scenario, None).violation, None, "with {rule:?} as well");
-            return;
         }
-    }
-    panic!("{most} seeds do not show that {rule:?} is needed");
+        violation.is_some()
+    });
+    let Some(found) = found else { panic!("{most} seeds do not show that {rule:?} is needed") };
+    assert_eq!(run(found, scenario, None).violation, None, "with {rule:?} as well");
+    check(&format!("{rule:?}"), scenario, WITH);
 }
 
+/// Nothing goes wrong but what is said.
+const QUIET: Faults = Faults {
+    lost: 0,
+    dropped: 0,
+    refused: 0,
+    late: 0,
+    slow: 0,
+    beat_lost: 0,
+    hint_lost: 0,
+    leads: Duration::MAX,
+    pauses: Duration::MAX,
+    kills: Duration::MAX,
+    ..ROUGH
+};
 const LATE: Faults = Faults { late: 120, late_by: Duration::from_millis(300), lost: 60, ..ROUGH };
 
 /// One gateway, so that it has sent most of a lease's heartbeats itself and logs few renewals; leaders that
@@ -84,4 +103,129 @@ fn renewed_lives() {
 #[test]
 fn log_late_renewal() {
     needed(Rule::LogLateRenewal, LEASES, MOST);
+}
+
+/// The session began before the lease did, so its time may be over before that of the lease.
+#[test]
+fn grant_heartbeat() {
+    let scenario = Scenario {
+        gateways: 1,
+        lessees: 4,
+        faults: Faults { slow: 200, ..QUIET },
+        habits: Habits { puts: 0, renewals: 0, revokes: 0, ..HABITS },
+        ..LEASES
+    };
+    needed(Rule::GrantHeartbeat, scenario, MOST);
+}
+
+/// A gateway sticks to a leader that was deposed, in whose memory leases end that others renew.
+#[test]
+fn proven_not_found() {
+    let scenario = Scenario {
+        lessees: 4,
+        faults: Faults {
+            leads: 6 * SECOND,
+            deposed: 8 * SECOND,
+            looks: 0,
+            hint_lost: 1000,
+            ..QUIET
+        },
+        habits: Habits { own: 900, renewals: 8, late: 0.6, twice: 500, revokes: 0, ..HABITS },
+        ..LEASES
+    };
+    needed(Rule::ProvenNotFound, scenario, MOST);
+}
+
+/// One that was deposed takes the heartbeat, and its successor answers for the log.
+#[test]
+fn same_epoch() {
+    let scenario = Scenario {
+        time: 30 * SECOND,
+        lessees: 8,
+        faults: Faults { leads: 10 * SECOND, deposed: 3 * SECOND, looks: 0, ..QUIET },
+        habits: Habits { puts: 0, renewals: 2, early: 0.2, late: 0.8, revokes: 0, ..HABITS },
+        ..DEPOSED
+    };
+    needed(Rule::SameEpoch, scenario, MOST);
+}
+
+/// A gateway that hears of the log only by asking, slowly.
+#[test]
+fn next_barrier() {
+    let scenario = Scenario {
+        writers: 6,
+        faults: Faults { way: 20 * MS, hint_lost: 1000, slow: 20, pauses: 2 * SECOND, ..QUIET },
+        ..LOG
+    };
+    needed(Rule::NextBarrier, scenario, MOST);
+}
+
+/// A gateway stands still for so long that its session ends, and the first thing that it does
+/// then is an append that arrives late.
+#[test]
+fn retire_old() {
+    let scenario = Scenario {
+        gateways: 1,
+        time: 120 * SECOND,
+        writers: 1,
+        faults: Faults {
+            dropped: 150,
+            late: 100,
+            late_by: 3 * SECOND,
+            pauses: 12 * SECOND,
+            stands: 84 * SECOND,
+            wakes: 1000,
+            ..QUIET
+        },
+        habits: Habits { pause: 10 * SECOND, ..HABITS },
+        ..LOG
+    };
+    needed(Rule::RetireOld, scenario, MOST);
+}
+
+/// A client grants a lease at one gateway and renews it at another, which has not heard of it.
+#[test]
+fn unknown_lease() {
+    let scenario = Scenario {
+        lessees: 4,
+        faults: Faults { hint_lost: 1000, pauses: 3 * SECOND, stands: 4 * SECOND, ..QUIET },
+        habits: Habits { puts: 0, renewals: 2, early: 0.001, late: 0.3, revokes: 0, ..HABITS },
+        ..LEASES
+    };
+    needed(Rule::UnknownLease, scenario, MOST);
+}
+
+/// Two gateways have heard of an end; the second writes it when the client has granted the lease anew.
+#[test]
+fn expiry_session() {
+    let scenario = Scenario {
+        gateways: 3,
+        lessees: 6,
+        faults: Faults {
+            slow: 60,
+            lost: 60,
+            leads: 4 * SECOND,
+            deposed: 3 * SECOND,
+            looks: 100,
+            pauses: SECOND,
+            stands: 6 * SECOND,
+            ..QUIET
+        },
+        habits: Habits { puts: 0, renewals: 2, late: 0.6, again: 100 * MS, ..HABITS },
+        ..LEASES
+    };
+    needed(Rule::ExpirySession, scenario, MOST);
+}
+
+/// A leader's clock that runs fast ends a session that a gateway's slow one still counts on.
+#[test]
+fn clock_margin() {
+    let scenario = Scenario {
+        gateways: 1,
+        lessees: 6,
+        faults: Faults { drift: 10, ending: 400 * MS, ..QUIET },
+        habits: Habits { puts: 0, renewals: 4, early: 0.95, late: 1.0, revokes: 0, ..HABITS },
+        ..LEASES
+    };
+    needed(Rule::ClockMargin, scenario, MOST);
 }

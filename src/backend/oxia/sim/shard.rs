@@ -1,6 +1,7 @@
 //! One gateway's connection to the simulated shard.
 
-use super::world::{Done, Inner, State, World, Write};
+use super::state::{Done, State, Write};
+use super::world::{Inner, World};
 use crate::backend::oxia::shard::{
     Expected, Named, Notice, Record, Shard, ShardError, Tip, Told, Versioned,
 };
@@ -27,6 +28,9 @@ enum Fate {
     Late,
 }
 
+/// How often a gateway that stands still looks whether it may go on.
+const PAUSE: Duration = Duration::from_millis(500);
+
 fn unknown() -> ShardError {
     ShardError::Unknown("simulated".into())
 }
@@ -47,8 +51,9 @@ impl SimShard {
         self.link
     }
 
-    /// Waits while the gateway stands still; forever once it was killed.
-    pub async fn gate(&self) {
+    /// Waits while the gateway stands still, and returns whether it did; forever once it was killed.
+    pub async fn gate(&self) -> bool {
+        let mut stood = false;
         loop {
             let (dead, paused) = {
                 let world = self.world.lock();
@@ -59,14 +64,16 @@ impl SimShard {
                 std::future::pending::<()>().await;
             }
             if paused <= Instant::now() {
-                return;
+                return stood;
             }
-            sleep_until(paused).await;
+            stood = true;
+            // It may go on earlier: when everything becomes calm.
+            sleep_until(paused.min(Instant::now() + PAUSE)).await;
         }
     }
 
     async fn write(&self, write: Write) -> Result<Done, ShardError> {
-        self.gate().await;
+        let stood = self.gate().await;
         let (fate, refused, there, back, term) = {
             let mut world = self.world.lock();
             let faults = world.faults;
@@ -75,7 +82,7 @@ impl SimShard {
                 Fate::Lost
             } else if world.happens(faults.dropped) {
                 Fate::Dropped
-            } else if world.happens(faults.late) {
+            } else if world.happens(if stood { faults.wakes } else { faults.late }) {
                 Fate::Late
             } else {
                 Fate::Fine
@@ -227,6 +234,16 @@ impl Shard for SimShard {
     }
 
     async fn keep_alive(&self, session: u64) -> Result<u64, ShardError> {
+        let lost = {
+            let mut world = self.world.lock();
+            let lost = world.faults.beat_lost;
+            if world.happens(lost) { Some(world.way()) } else { None }
+        };
+        if let Some(way) = lost {
+            sleep(way).await;
+            self.gate().await;
+            return Err(unknown());
+        }
         let beat = |world: &mut Inner, term| Some((world.beat(term, session)?, term));
         match self.ask(beat).await? {
             (true, term) => Ok(term),

@@ -1,8 +1,11 @@
 //! A simulated shard of an Oxia cluster: one history of writes, leaders that come and go, sessions with
 //! a clock, and everything that can go wrong between a gateway and it.
 
+use super::faults::{CALM, Faults};
 use super::oracle::Oracle;
+use super::state::{Done, Kept, Session, State, Write};
 use crate::backend::oxia::shard::{Expected, Notice};
+use crate::seams::{Clock, simulated};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use rand::rngs::StdRng;
@@ -14,141 +17,8 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-/// What may go wrong, and how often. Chances are in thousandths.
-#[derive(Clone, Copy, Debug)]
-pub struct Faults {
-    /// A write has its effect, and the answer is lost.
-    pub lost: u32,
-    /// A request never arrives, and nobody can tell.
-    pub dropped: u32,
-    /// A request is surely not sent.
-    pub refused: u32,
-    /// A write has its effect after its sender was told that there is no answer.
-    pub late: u32,
-    /// How long after, at most.
-    pub late_by: Duration,
-    /// Longest way of a request or an answer.
-    pub way: Duration,
-    /// A way is up to 100 times as long.
-    pub slow: u32,
-    /// A hint is lost.
-    pub hint_lost: u32,
-    /// A notice is lost; every other time it is said that it was.
-    pub notice_lost: u32,
-    /// Time between changes of leader, at most.
-    pub leads: Duration,
-    /// How long a deposed leader goes on, at most.
-    pub deposed: Duration,
-    /// Time between pauses of gateways, at most, and how long they last.
-    pub pauses: Duration,
-    /// Time between kills of gateways, at most.
-    pub kills: Duration,
-    /// How long a leader takes to write the end of a session that it has decided on, at most.
-    pub ending: Duration,
-}
-
-/// No fault at all.
-pub const CALM: Faults = Faults {
-    lost: 0,
-    dropped: 0,
-    refused: 0,
-    late: 0,
-    late_by: Duration::ZERO,
-    way: Duration::from_millis(2),
-    slow: 0,
-    hint_lost: 0,
-    notice_lost: 0,
-    leads: Duration::MAX,
-    deposed: Duration::ZERO,
-    pauses: Duration::MAX,
-    kills: Duration::MAX,
-    ending: Duration::ZERO,
-};
-
-/// A write.
-#[derive(Clone, Debug)]
-pub enum Write {
-    /// To the log.
-    Append(Bytes),
-    /// A session with this timeout.
-    Session(Duration),
-    /// The end of a session.
-    Close(u64),
-    /// A record, perhaps of a session.
-    Put(String, Bytes, Expected, Option<u64>),
-    /// The end of a record.
-    Delete(String),
-    /// The end of all records whose name begins so.
-    DeleteFolder(String),
-    /// The end of the log's records up to a position.
-    Trim(u64),
-}
-
-/// What came of a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Done {
-    /// The position or the session.
-    Number(u64),
-    /// Whether it was as expected.
-    Was(bool),
-    /// Its session does not live.
-    NoSession,
-}
-
-/// A record beside the log.
-#[derive(Clone, Debug)]
-pub struct Kept {
-    /// What it holds.
-    pub value: Bytes,
-    /// Which state of it.
-    pub version: i64,
-    session: Option<u64>,
-}
-
-#[derive(Clone, Debug)]
-struct Session {
-    timeout: Duration,
-    deadline: Instant,
-    // Its end has been decided on and will be written then.
-    ends: Option<Instant>,
-}
-
-/// What a node has applied.
-#[derive(Clone, Debug)]
-pub struct State {
-    /// The log from position 1, each with the time from which scans see it.
-    log: Vec<(Bytes, Instant)>,
-    trimmed: u64,
-    /// Records beside it.
-    pub kept: BTreeMap<String, Kept>,
-    sessions: BTreeMap<u64, Session>,
-    next_session: u64,
-    next_version: i64,
-}
-
-impl State {
-    /// Position of the newest record that can be seen.
-    pub fn tip(&self, now: Instant) -> u64 {
-        let unseen = self.log.iter().rev().take_while(|(_, from)| *from > now).count();
-        (self.log.len() - unseen) as u64
-    }
-
-    /// Records from a position on that can be seen.
-    pub fn records(&self, from: u64, most: usize, now: Instant) -> Vec<(u64, Bytes)> {
-        let tip = self.tip(now);
-        let from = from.max(self.trimmed + 1).max(1);
-        (from..=tip).take(most).map(|at| (at, self.log[at as usize - 1].0.clone())).collect()
-    }
-
-    /// A heartbeat; returns whether the session is known.
-    pub fn beat(&mut self, session: u64, now: Instant) -> bool {
-        let Some(found) = self.sessions.get_mut(&session) else { return false };
-        if found.ends.is_none() {
-            found.deadline = now + found.timeout;
-        }
-        true
-    }
-}
+/// What is due is looked at as often as this, at least. Less than any session lives.
+const LONG: Duration = Duration::from_secs(1);
 
 struct Deposed {
     term: u64,
@@ -185,6 +55,10 @@ pub struct Inner {
     pub random: StdRng,
     /// What goes wrong now.
     pub faults: Faults,
+    /// How many thousandths of it any clock gains or loses at most.
+    pub drift: u32,
+    /// Told when something is due earlier than it was.
+    pub changed: Arc<Notify>,
     /// The term of the leader.
     pub term: u64,
     leads_from: Instant,
@@ -222,10 +96,13 @@ impl World {
             sessions: BTreeMap::new(),
             next_session: 1,
             next_version: 1,
+            ahead: 0.0,
         };
-        Arc::new(Self(Mutex::new(Inner {
+        let mut inner = Inner {
             random: StdRng::seed_from_u64(seed ^ 0x5eed),
             faults,
+            drift: faults.drift,
+            changed: Arc::default(),
             term: 1,
             leads_from: now,
             truth,
@@ -240,7 +117,9 @@ impl World {
             begun: now,
             trace: std::hash::DefaultHasher::new(),
             loud: std::env::var_os("LEASEWAY_TRACE").is_some(),
-        })))
+        };
+        inner.truth.ahead = inner.gain();
+        Arc::new(Self(Mutex::new(inner)))
     }
 
     /// Everything in it.
@@ -284,6 +163,28 @@ impl Inner {
         self.up_to(self.faults.way * factor)
     }
 
+    /// How much a clock gains, as a share of the time that passes.
+    fn gain(&mut self) -> f64 {
+        if self.drift == 0 {
+            return 0.0;
+        }
+        let most = f64::from(self.drift) / 1000.0;
+        // Clocks that are as far apart as they may be show the most.
+        let share = if self.happens(300) { 1.0 } else { self.random.random_range(0.0..1.0) };
+        if self.happens(500) { most * share } else { -most * share }
+    }
+
+    /// A gateway's clock.
+    pub fn clock(&mut self) -> Clock {
+        let (late, late_by) = (self.faults.timer_late, self.faults.timer_late_by);
+        simulated::clock((self.gain() * 1e6) as i32, late, late_by)
+    }
+
+    /// What is left of a promise of so much time when each clock may run as wrong as it can.
+    pub fn at_least(&self, time: Duration) -> Duration {
+        time.mul_f64(1.0 - f64::from(self.drift) / 1000.0)
+    }
+
     /// A new connection; returns its number, and where hints arrive.
     pub fn connect(&mut self) -> (usize, watch::Receiver<u64>) {
         let (hints, receiver) = watch::channel(0);
@@ -313,7 +214,7 @@ impl Inner {
 
     /// A request came to nothing: the gateway looks for another leader.
     pub fn disappointed(&mut self, link: usize) {
-        if self.happens(600) {
+        if self.happens(self.faults.looks) {
             self.links[link].believes = self.term;
         }
     }
@@ -337,6 +238,7 @@ impl Inner {
     pub fn land_late(&mut self, write: Write) {
         let at = Instant::now() + self.up_to(self.faults.late_by);
         self.late.push(Late { at, term: self.term, write });
+        self.changed.notify_one();
     }
 
     /// A heartbeat at the node that leads, or believes to lead, in a term; `None` without one.
@@ -378,7 +280,7 @@ impl Inner {
                 }
                 let id = truth.next_session;
                 truth.next_session += 1;
-                let session = Session { timeout, deadline: now + timeout, ends: None };
+                let session = Session { timeout, deadline: truth.over(timeout, now), ends: None };
                 truth.sessions.insert(id, session);
                 self.note("session", id, timeout.as_millis() as u64);
                 Done::Number(id)
@@ -487,12 +389,12 @@ impl Inner {
         }
     }
 
-    /// Lets happen what is due.
-    pub fn tick(&mut self) {
+    /// Lets happen what is due; returns when something is due next, unless that changes.
+    pub fn tick(&mut self) -> Instant {
         let now = Instant::now();
         self.deposed.retain(|node| now < node.until);
         if now < self.leads_from {
-            return;
+            return self.leads_from;
         }
         let (due, later) =
             std::mem::take(&mut self.late).into_iter().partition(|late| late.at <= now);
@@ -503,16 +405,7 @@ impl Inner {
                 self.commit(late.write, Duration::ZERO);
             }
         }
-        let over: Vec<u64> = self
-            .truth
-            .sessions
-            .iter()
-            .filter(|(_, session)| {
-                session.deadline <= now && session.ends.is_none_or(|ends| ends <= now)
-            })
-            .map(|(id, _)| *id)
-            .collect();
-        for id in over {
+        for id in self.truth.due(now) {
             let wait = self.up_to(self.faults.ending);
             match self.truth.sessions.get_mut(&id) {
                 Some(session) if session.ends.is_none() && !wait.is_zero() => {
@@ -521,6 +414,8 @@ impl Inner {
                 _ => self.end(id),
             }
         }
+        let late = self.late.iter().map(|late| late.at);
+        late.chain(self.truth.next_due()).min().unwrap_or(now + LONG).min(now + LONG)
     }
 
     /// Another node leads.
@@ -540,10 +435,9 @@ impl Inner {
         self.leads_from = now + self.up_to(Duration::from_millis(most));
         self.term += 1;
         self.note("leads", self.term, 0);
-        for session in self.truth.sessions.values_mut() {
-            session.deadline = self.leads_from + session.timeout;
-            session.ends = None;
-        }
+        self.truth.ahead = self.gain();
+        self.truth.start_again(self.leads_from);
+        self.changed.notify_one();
         if self.forgets_ids && self.happens(500) {
             self.truth.next_session = 1;
         }
@@ -568,6 +462,7 @@ impl Inner {
             link.paused = now;
             link.learns = now;
         }
+        self.changed.notify_one();
         self.note("calm", 0, 0);
     }
 }
