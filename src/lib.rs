@@ -10,6 +10,7 @@ pub mod gateway;
 pub mod health_check;
 pub mod keyspace;
 pub mod lease;
+pub mod lives;
 pub mod node;
 pub mod seams;
 pub mod storage;

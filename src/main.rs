@@ -6,20 +6,21 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leaseway::backend::Halt;
 use leaseway::config::backend::Backend;
 use leaseway::config::{self, Config, Invocation, LogOutput, MetricsDetail, VERSION};
 use leaseway::data_dir::{DataDir, Presence};
 use leaseway::gateway::http::{Endpoints, HealthState, ReadFuture};
-use leaseway::gateway::listen::Listener;
-use leaseway::gateway::serve::{self, Gate, Server};
+use leaseway::gateway::listen::Bound;
+use leaseway::gateway::serve::{self, App, Gate, Server};
 use leaseway::health_check;
+use leaseway::lives::{self, Life, Past, Stop};
 use leaseway::node::Node;
 use leaseway::supervisor::{self, State};
 use leaseway::telemetry::{Metrics, log};
 use leaseway::tls::server::ServerTls;
 use leaseway::transfer::command as transfer;
 use leaseway_proto::etcdserverpb::AlarmType;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 /// Large buffers (answers, values) get mappings of their own, which go back to the system when they
@@ -139,34 +140,69 @@ impl From<String> for Failure {
     }
 }
 
-fn run(config: &Config) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| format!("cannot start threads: {error}"))?;
-    let result = runtime.block_on(serve(config));
-    // Tasks that still hold a closed connection are not waited for.
-    runtime.shutdown_background();
-    result
+/// What the process holds from its start to its end.
+struct Held {
+    dir: DataDir,
+    places: Vec<Bound>,
+    stop: Stop,
+    past: Past,
 }
 
-async fn serve(config: &Config) -> Result<(), Failure> {
-    let mut terminate = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
+impl Held {
+    fn take(config: &Config) -> Result<Held, Failure> {
+        let stop = lives::stop_signals().map_err(|error| error.to_string())?;
+        tracing::info!(
+            version = VERSION,
+            etcd_version = config::ETCD_VERSION,
+            name = config.name,
+            data_dir = %config.data_dir.display(),
+            "starting leaseway"
+        );
+        raise_open_files();
+        let dir = DataDir::open(&config.data_dir).map_err(|error| error.to_string())?;
+        let places = serve::bind(config).map_err(|error| error.to_string())?;
+        Ok(Held { dir, places, stop, past: Past::default() })
+    }
 
-    tracing::info!(
-        version = VERSION,
-        etcd_version = config::ETCD_VERSION,
-        name = config.name,
-        data_dir = %config.data_dir.display(),
-        "starting leaseway"
-    );
-    raise_open_files();
-    let dir = DataDir::open(&config.data_dir).map_err(|error| error.to_string())?;
+    /// A gateway's directory is a cache, which may be deleted while it runs: then it has another one.
+    fn renew_dir(&mut self, config: &Config) -> Result<(), Failure> {
+        if !self.dir.presence().is_ok_and(|presence| presence.lasts()) {
+            self.dir = DataDir::open(&config.data_dir).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+}
+
+/// Serves until the process is to end; a gateway that was left behind by the log starts over.
+fn run(config: &Config) -> Result<(), Failure> {
+    let mut held = Held::take(config)?;
+    loop {
+        let life = Life::begin().map_err(|error| format!("cannot start threads: {error}"))?;
+        match life.run(serve(config, &mut held)) {
+            Ok(None) => {
+                life.leave();
+                return Ok(());
+            }
+            Ok(Some(halt)) => {
+                held.past.left_behind(&halt, life.lasted())?;
+                life.end()?;
+            }
+            Err(failure) => {
+                life.leave();
+                return Err(failure);
+            }
+        }
+        held.renew_dir(config)?;
+    }
+}
+
+/// Serves until a signal asks for the end, or, with the reason, until starting over may help.
+async fn serve(config: &Config, held: &mut Held) -> Result<Option<Halt>, Failure> {
     let metrics = Arc::new(Metrics::new(config.metrics == MetricsDetail::Extensive));
-    let tls = secure(config, &dir, &metrics)?;
-    let listeners = serve::bind(config).map_err(|error| error.to_string())?;
-    let places = places(&listeners);
+    metrics.server.started_over_total.add(held.past.times);
+    let tls = secure(config, &held.dir, &metrics)?;
+    let listeners: Result<Vec<_>, _> = held.places.iter().map(Bound::listener).collect();
+    let listeners = listeners.map_err(|error| error.to_string())?;
     let (tell, app) = watch::channel(None);
     let gate = Gate { metrics: metrics.clone(), starting: starting(config, &metrics), app };
     let mut waiting = Some((listeners, gate));
@@ -176,46 +212,85 @@ async fn serve(config: &Config) -> Result<(), Failure> {
     // Joining a cluster may take as long as the cluster is away, and loading takes its time: until then
     // there is an answer to whoever asks how things are.
     let server = if config.backend == Backend::Local { None } else { start() };
-    let (node, app) = tokio::select! {
-        opened = Node::open(config, &dir, metrics) => opened?,
-        _ = terminate.recv() => return stopping("terminated"),
-        _ = interrupt.recv() => return stopping("interrupt"),
+    let opened = tokio::select! {
+        opened = open(config, held, metrics) => opened,
+        signal = lives::stopped(&held.stop) => return Ok(stopping(signal)),
+    };
+    let (node, app) = match opened {
+        Ok(opened) => opened,
+        Err(halt) => {
+            drop(tell);
+            cut_off(server).await;
+            return over(halt, false);
+        }
     };
 
     tell.send_replace(Some(Arc::new(app)));
     let server = server.or_else(start);
     tracing::info!("ready to serve client requests");
-    greet(config, &places);
-    tell_supervisor(State::Ready);
+    if held.past.times == 0 {
+        greet(config, &places(&held.places));
+        tell_supervisor(State::Ready);
+    } else {
+        tell_supervisor(State::ReadyAgain);
+    }
 
     // A gateway's directory is a cache: nothing is lost with it.
     let watched = match config.backend {
         Backend::Local => {
-            let presence = dir.presence().map_err(|error| error.to_string())?;
+            let presence = held.dir.presence().map_err(|error| error.to_string())?;
             Some(tokio::spawn(watch_presence(presence)))
         }
         Backend::Oxia(_) => None,
     };
     let outcome = tokio::select! {
-        _ = terminate.recv() => stopping("terminated"),
-        _ = interrupt.recv() => stopping("interrupt"),
-        reason = node.failed() => Err(Failure { message: reason, logged: true }),
+        signal = lives::stopped(&held.stop) => Ok(stopping(signal)),
+        halt = node.failed() => over(halt, true),
     };
 
     if let Some(watched) = watched {
         watched.abort();
     }
-    tell_supervisor(State::Stopping);
     node.announce_stop();
-    if let Some(server) = server {
-        server.stop().await;
+    if matches!(outcome, Ok(Some(_))) {
+        tell_supervisor(State::StartingOver);
+        cut_off(server).await;
+    } else {
+        tell_supervisor(State::Stopping);
+        // Clients are to go elsewhere now.
+        held.places.clear();
+        if let Some(server) = server {
+            server.stop().await;
+        }
     }
     node.close().await;
-    drop(dir);
-    if outcome.is_ok() {
+    if matches!(outcome, Ok(None)) {
         tracing::info!("stopped");
     }
     outcome
+}
+
+/// Opens what is served; after a while, if that has been tried again and again.
+async fn open(config: &Config, held: &Held, metrics: Arc<Metrics>) -> Result<(Node, App), Halt> {
+    tokio::time::sleep(held.past.pause).await;
+    Node::open(config, &held.dir, metrics).await
+}
+
+/// What the end of what is served means for the process.
+fn over(halt: Halt, logged: bool) -> Result<Option<Halt>, Failure> {
+    match halt.trimmed_below {
+        Some(_) => {
+            tracing::warn!(reason = halt.reason, "left behind by the log; starting over");
+            Ok(Some(halt))
+        }
+        None => Err(Failure { message: halt.reason, logged }),
+    }
+}
+
+async fn cut_off(server: Option<Server>) {
+    if let Some(server) = server {
+        server.cut_off().await;
+    }
 }
 
 /// What TLS needs, followed from here on; none without TLS.
@@ -283,9 +358,9 @@ fn raise_open_files() {
     }
 }
 
-fn stopping(signal: &str) -> Result<(), Failure> {
+fn stopping(signal: &str) -> Option<Halt> {
     tracing::info!(signal, "received signal; shutting down");
-    Ok(())
+    None
 }
 
 /// Tells the service manager, if one asked to be told.
@@ -297,8 +372,8 @@ fn tell_supervisor(state: State) {
     }
 }
 
-fn places(listeners: &[Listener]) -> String {
-    let urls: Vec<String> = listeners.iter().map(|listener| listener.address.to_string()).collect();
+fn places(places: &[Bound]) -> String {
+    let urls: Vec<String> = places.iter().map(|place| place.address.to_string()).collect();
     urls.join(", ")
 }
 

@@ -29,7 +29,7 @@ use crate::backend::local::log::{LocalLog, OnCommit, Parts, Publish};
 use crate::backend::local::recover::recover;
 use crate::backend::local::sessions::LocalSessions;
 use crate::backend::local::wal::{self, CAPACITY, Wal};
-use crate::backend::{Log, Sessions};
+use crate::backend::{Halt, Log, Sessions};
 use crate::config::Config;
 use crate::config::backend::Backend;
 use crate::data_dir::DataDir;
@@ -87,16 +87,40 @@ type StopLog = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()> + Send>> + Se
 /// Everything behind the listeners.
 pub struct Node {
     /// Why the store stopped by itself, once it has.
-    failure: watch::Receiver<Option<String>>,
+    failure: watch::Receiver<Option<Halt>>,
     /// Follows the node's readiness into `grpc.health.v1`.
     serving: watch::Sender<ServingStatus>,
+    works: Works,
+    tasks: Vec<Task<()>>,
+    _failed: watch::Sender<Option<Halt>>,
+}
+
+/// What runs on threads of its own, and is ended in order.
+struct Works {
     stop_log: StopLog,
     apply: JoinHandle<()>,
     hub: Hub,
     engine: Arc<dyn Engine>,
-    tasks: Vec<Task<()>>,
     observers: Observers,
-    _failed: watch::Sender<Option<String>>,
+}
+
+impl Works {
+    /// Ends with every thread. What was queued is still committed.
+    async fn close(self) {
+        let Works { stop_log, apply, hub, engine, observers } = self;
+        stop_log().await;
+        let closing = tokio::task::spawn_blocking(move || {
+            if apply.join().is_err() {
+                tracing::error!("the apply thread had panicked");
+            }
+            hub.close();
+            engine.close();
+            observers.close();
+        });
+        if let Err(error) = closing.await {
+            tracing::error!(%error, "closing the store failed");
+        }
+    }
 }
 
 /// Who is told of the calls, besides the metrics.
@@ -130,12 +154,13 @@ impl Node {
     /// runtime.
     ///
     /// # Errors
-    /// One line saying what cannot be opened and why.
+    /// One line saying what cannot be opened and why; or the log of a cluster was trimmed meanwhile beyond
+    /// what had been loaded.
     pub async fn open(
         config: &Config,
         dir: &DataDir,
         metrics: Arc<Metrics>,
-    ) -> Result<(Node, App), String> {
+    ) -> Result<(Node, App), Halt> {
         let observers = Observers::start(config, &metrics)?;
         if let Backend::Oxia(place) = &config.backend {
             return oxia::open(config, place, dir, observers, metrics).await;
@@ -152,7 +177,7 @@ impl Node {
             .map_err(|error| format!("cannot read the store: {error}"))?;
         let auth = Auth::new(&config.auth)?;
         Self::start(config, store, auth, observers, metrics)
-            .map_err(|error| format!("cannot start threads: {error}"))
+            .map_err(|error| format!("cannot start threads: {error}").into())
     }
 
     fn start(
@@ -197,18 +222,18 @@ impl Node {
         });
         let stopping = log.clone();
         let stop_log: StopLog = Box::new(move || Box::pin(async move { stopping.stop().await }));
-        let base = Base { auth, observers, failed, failure, stop_log, apply, hub, engine, metrics };
+        let works = Works { stop_log, apply, hub, engine, observers };
+        let base = Base { auth, failed, failure, works, metrics };
         let members = Members::Alone;
         let (node, app) = assemble(config, base, log, reader, leases, identity, shrink, members);
         Ok((node, app))
     }
 
-    /// Ends when the store has stopped by itself, with the reason; never otherwise.
-    pub async fn failed(&self) -> String {
-        let mut failure = self.failure.clone();
-        match failure.wait_for(Option::is_some).await {
-            Ok(reason) => reason.clone().unwrap_or_default(),
-            Err(_) => std::future::pending().await,
+    /// Ends when the store or the log has stopped by itself, with the reason; never otherwise.
+    pub async fn failed(&self) -> Halt {
+        match halted(self.failure.clone()).await {
+            Some(halt) => halt,
+            None => std::future::pending().await,
         }
     }
 
@@ -222,20 +247,14 @@ impl Node {
         for task in &self.tasks {
             task.abort();
         }
-        let Node { stop_log, apply, hub, engine, observers, .. } = self;
-        stop_log().await;
-        let closing = tokio::task::spawn_blocking(move || {
-            if apply.join().is_err() {
-                tracing::error!("the apply thread had panicked");
-            }
-            hub.close();
-            engine.close();
-            observers.close();
-        });
-        if let Err(error) = closing.await {
-            tracing::error!(%error, "closing the store failed");
-        }
+        self.works.close().await;
     }
+}
+
+/// Ends with what stopped by itself; with nothing if that can't happen any more.
+async fn halted(mut failure: watch::Receiver<Option<Halt>>) -> Option<Halt> {
+    let halt = failure.wait_for(Option::is_some).await.ok()?;
+    halt.clone()
 }
 
 /// What is in the data directory.
@@ -333,10 +352,10 @@ pub fn random_identity() -> meta::Identity {
     meta::Identity { cluster_id: random(), member_id: random(), log_secret: rand::random() }
 }
 
-fn report(failed: watch::Sender<Option<String>>) -> Box<dyn FnOnce(&StorageError) + Send> {
+fn report(failed: watch::Sender<Option<Halt>>) -> Box<dyn FnOnce(&StorageError) + Send> {
     Box::new(move |error| {
         tracing::error!(%error, "storage failed; nothing more is acknowledged");
-        failed.send_replace(Some(format!("storage failed: {error}")));
+        failed.send_replace(Some(format!("storage failed: {error}").into()));
     })
 }
 
@@ -407,13 +426,9 @@ async fn reopen_on_hangup(audit: Arc<AuditLog>) {
 /// What a node is made of, whatever its backend.
 struct Base {
     auth: Auth,
-    observers: Observers,
-    failed: watch::Sender<Option<String>>,
-    failure: watch::Receiver<Option<String>>,
-    stop_log: StopLog,
-    apply: JoinHandle<()>,
-    hub: Hub,
-    engine: Arc<dyn Engine>,
+    failed: watch::Sender<Option<Halt>>,
+    failure: watch::Receiver<Option<Halt>>,
+    works: Works,
     metrics: Arc<Metrics>,
 }
 
@@ -429,8 +444,9 @@ fn assemble<L: Log, S: Sessions>(
     shrink: Shrink,
     members: Members,
 ) -> (Node, App) {
-    let Base { auth, observers, failed, failure, stop_log, apply, hub, engine, metrics } = base;
-    let Observers { audit, traces } = observers.clone();
+    let Base { auth, failed, failure, works, metrics } = base;
+    let (hub, engine) = (works.hub.clone(), works.engine.clone());
+    let Observers { audit, traces } = works.observers.clone();
     let expired = metrics.clone();
     let mut tasks = vec![
         tokio::spawn(
@@ -479,11 +495,10 @@ fn assemble<L: Log, S: Sessions>(
         };
         Arc::new(ui::Ui::new(state)) as Arc<dyn ui::Pages>
     });
-    let state = NodeState { context, hub: hub.clone(), engine: engine.clone() };
+    let state = NodeState { context, hub, engine };
     let endpoints =
         Endpoints::new(Arc::new(state), metrics.clone(), config.access.clone()).with_ui(ui);
-    let node =
-        Node { failure, serving, stop_log, apply, hub, engine, tasks, observers, _failed: failed };
+    let node = Node { failure, serving, works, tasks, _failed: failed };
     let services = Arc::new(services);
     let receive = config.limits.max_receive_bytes();
     let json = config.json_gateway.then(|| JsonGateway::new(services.clone(), receive));

@@ -19,6 +19,10 @@ pub enum State {
     Ready,
     /// A signal was taken, and what is under way is being finished.
     Stopping,
+    /// What was served is given up, to be loaded again by the same process.
+    StartingOver,
+    /// Requests are served again.
+    ReadyAgain,
 }
 
 impl State {
@@ -26,6 +30,9 @@ impl State {
         match self {
             Self::Ready => b"READY=1",
             Self::Stopping => b"STOPPING=1",
+            // It was ready once, and is not stopping: for these there are words only.
+            Self::StartingOver => b"STATUS=left behind by the log; starting over",
+            Self::ReadyAgain => b"STATUS=serving again after starting over",
         }
     }
 }

@@ -25,6 +25,22 @@ pub enum ProposeError {
     TimedOut,
 }
 
+/// That a backend has stopped by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Halt {
+    /// Why, in one line.
+    pub reason: String,
+    /// The log goes on at this entry, and those before it that are missing here have been trimmed: a newer
+    /// checkpoint holds what they did, so that starting over helps. None if it does not.
+    pub trimmed_below: Option<u64>,
+}
+
+impl From<String> for Halt {
+    fn from(reason: String) -> Self {
+        Self { reason, trimmed_below: None }
+    }
+}
+
 /// The log of commands, together with the keyspace that applies them.
 pub trait Log: Send + Sync + 'static {
     /// Orders a command, makes it durable, applies it, and returns the outcome: in that order, so

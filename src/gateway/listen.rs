@@ -1,4 +1,7 @@
 //! Listening sockets and the connections they give.
+//!
+//! A socket belongs to the process ([`Bound`]); who accepts on it, within a runtime, is a [`Listener`]. So a
+//! process that starts over keeps its places: meanwhile clients wait to be accepted.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -55,14 +58,33 @@ pub enum Security {
     Either,
 }
 
-/// A socket that listens.
+/// A place that this process listens at, whether somebody accepts or not.
+#[derive(Debug)]
+pub struct Bound {
+    /// What to serve there.
+    pub traffic: Traffic,
+    /// Whether over TLS.
+    pub security: Security,
+    /// Where it listens, with the port that the system chose if none was given.
+    pub address: Endpoint,
+    socket: BoundSocket,
+}
+
+#[derive(Debug)]
+enum BoundSocket {
+    Tcp(std::net::TcpListener),
+    /// The path is removed when this goes.
+    Unix(std::os::unix::net::UnixListener, PathBuf),
+}
+
+/// Accepts connections at a [`Bound`] place.
 #[derive(Debug)]
 pub struct Listener {
     /// What to serve there.
     pub traffic: Traffic,
     /// Whether over TLS.
     pub security: Security,
-    /// Where it listens, with the port that the system chose if none was given.
+    /// Where it listens.
     pub address: Endpoint,
     socket: ListenSocket,
 }
@@ -70,8 +92,7 @@ pub struct Listener {
 #[derive(Debug)]
 enum ListenSocket {
     Tcp(TcpListener),
-    /// The path is removed when the listener goes.
-    Unix(UnixListener, PathBuf),
+    Unix(UnixListener),
 }
 
 /// A place that could not be listened on.
@@ -82,8 +103,8 @@ pub struct ListenError {
     source: io::Error,
 }
 
-impl Listener {
-    /// Starts listening. Must be called within a tokio runtime.
+impl Bound {
+    /// Starts listening.
     ///
     /// # Errors
     /// The URL and what the system says about it.
@@ -91,25 +112,60 @@ impl Listener {
         url: &Endpoint,
         traffic: Traffic,
         options: SocketOptions,
-    ) -> Result<Listener, ListenError> {
+    ) -> Result<Bound, ListenError> {
         let fail = |source| ListenError { url: url.to_string(), source };
         let socket = match &url.place {
             Place::Tcp { host, port } => {
-                ListenSocket::Tcp(bind_tcp(host, *port, options).map_err(fail)?)
+                BoundSocket::Tcp(bind_tcp(host, *port, options).map_err(fail)?)
             }
             Place::Unix { path } => {
                 let path = PathBuf::from(path);
-                ListenSocket::Unix(bind_unix(&path).map_err(fail)?, path)
+                BoundSocket::Unix(bind_unix(&path).map_err(fail)?, path)
             }
         };
         let mut address = url.clone();
-        if let (Place::Tcp { port, .. }, ListenSocket::Tcp(tcp)) = (&mut address.place, &socket) {
+        if let (Place::Tcp { port, .. }, BoundSocket::Tcp(tcp)) = (&mut address.place, &socket) {
             *port = tcp.local_addr().map_err(fail)?.port();
         }
         let security = if url.tls { Security::Tls } else { Security::Plain };
-        Ok(Listener { traffic, security, address, socket })
+        Ok(Bound { traffic, security, address, socket })
     }
 
+    /// Whether another URL names the same socket for the same traffic.
+    pub fn is_at(&self, url: &Endpoint, traffic: Traffic) -> bool {
+        let chosen = matches!(url.place, Place::Tcp { port: 0, .. });
+        self.traffic == traffic && self.address.place == url.place && !chosen
+    }
+
+    /// Who accepts here. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// The URL and what the system says: no file descriptor is left.
+    pub fn listener(&self) -> Result<Listener, ListenError> {
+        let fail = |source| ListenError { url: self.address.to_string(), source };
+        let socket = match &self.socket {
+            BoundSocket::Tcp(socket) => {
+                socket.try_clone().and_then(TcpListener::from_std).map(ListenSocket::Tcp)
+            }
+            BoundSocket::Unix(socket, _) => {
+                socket.try_clone().and_then(UnixListener::from_std).map(ListenSocket::Unix)
+            }
+        };
+        let (traffic, security, address) = (self.traffic, self.security, self.address.clone());
+        Ok(Listener { traffic, security, address, socket: socket.map_err(fail)? })
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        if let BoundSocket::Unix(_, path) = &self.socket {
+            // Somebody else may have removed it; there is nothing to do about it then.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Listener {
     /// Waits for the next connection.
     ///
     /// # Errors
@@ -122,27 +178,12 @@ impl Listener {
                 stream.set_nodelay(true)?;
                 Ok(Connection::Tcp(stream))
             }
-            ListenSocket::Unix(listener, _) => Ok(Connection::Unix(listener.accept().await?.0)),
-        }
-    }
-
-    /// Whether another URL names the same socket for the same traffic.
-    pub fn is_at(&self, url: &Endpoint, traffic: Traffic) -> bool {
-        let chosen = matches!(url.place, Place::Tcp { port: 0, .. });
-        self.traffic == traffic && self.address.place == url.place && !chosen
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let ListenSocket::Unix(_, path) = &self.socket {
-            // Somebody else may have removed it; there is nothing to do about it then.
-            let _ = std::fs::remove_file(path);
+            ListenSocket::Unix(listener) => Ok(Connection::Unix(listener.accept().await?.0)),
         }
     }
 }
 
-fn bind_tcp(host: &str, port: u16, options: SocketOptions) -> io::Result<TcpListener> {
+fn bind_tcp(host: &str, port: u16, options: SocketOptions) -> io::Result<std::net::TcpListener> {
     let ip = match host {
         "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
         _ => host.parse().map_err(|_| io::Error::other("the host is not an IP address"))?,
@@ -157,7 +198,7 @@ fn bind_tcp(host: &str, port: u16, options: SocketOptions) -> io::Result<TcpList
     listen(SocketAddr::from((ip, port)), options)
 }
 
-fn listen(address: SocketAddr, options: SocketOptions) -> io::Result<TcpListener> {
+fn listen(address: SocketAddr, options: SocketOptions) -> io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
         socket.set_only_v6(false)?;
@@ -170,10 +211,10 @@ fn listen(address: SocketAddr, options: SocketOptions) -> io::Result<TcpListener
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
-    TcpListener::from_std(socket.into())
+    Ok(socket.into())
 }
 
-fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+fn bind_unix(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     if let Ok(found) = std::fs::symlink_metadata(path) {
         if !found.file_type().is_socket() {
             return Err(io::Error::new(
@@ -187,7 +228,9 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
         // Left behind by a process that could not clean up.
         std::fs::remove_file(path)?;
     }
-    UnixListener::bind(path)
+    let socket = std::os::unix::net::UnixListener::bind(path)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
 }
 
 /// An accepted connection.

@@ -24,7 +24,7 @@ use super::dispatch::Services;
 use super::handshake::{Handshakes, Opened, Place};
 use super::http::Endpoints;
 use super::json::{self, JsonGateway};
-use super::listen::{Listener, Metered, Security, Traffic};
+use super::listen::{Bound, Listener, Metered, Security, Traffic};
 use super::messages::Inbound;
 use super::transport;
 use crate::auth::CertificateName;
@@ -136,28 +136,28 @@ impl Gate {
     }
 }
 
-/// Binds every listener that the configuration names.
+/// Takes every place that the configuration names.
 ///
 /// # Errors
 /// The first place that cannot be listened on.
-pub fn bind(config: &Config) -> Result<Vec<Listener>, super::listen::ListenError> {
+pub fn bind(config: &Config) -> Result<Vec<Bound>, super::listen::ListenError> {
     let split = !config.listen_client_http.is_empty();
     let client = if split { Traffic::Grpc } else { Traffic::GrpcAndHttp };
-    let mut listeners: Vec<Listener> = Vec::new();
+    let mut places: Vec<Bound> = Vec::new();
     for (urls, traffic) in [
         (&config.listen_client, client),
         (&config.listen_client_http, Traffic::Http),
         (&config.listen_metrics, Traffic::Metrics),
     ] {
         for url in urls {
-            match listeners.iter_mut().find(|there| there.is_at(url, traffic)) {
+            match places.iter_mut().find(|there| there.is_at(url, traffic)) {
                 // The same place with another scheme.
-                Some(listener) => listener.security = Security::Either,
-                None => listeners.push(Listener::bind(url, traffic, config.socket)?),
+                Some(place) => place.security = Security::Either,
+                None => places.push(Bound::bind(url, traffic, config.socket)?),
             }
         }
     }
-    Ok(listeners)
+    Ok(places)
 }
 
 /// How far the server has come on its way to the end.
@@ -222,7 +222,7 @@ impl Server {
     }
 
     /// Stops serving: ends with every connection closed, after at most three seconds.
-    pub async fn stop(mut self) {
+    pub async fn stop(self) {
         self.stage.send_replace(Stage::Draining);
         let drained = async {
             while self.gate.unary_in_flight() > 0 {
@@ -233,6 +233,17 @@ impl Server {
             let calls = self.gate.unary_in_flight();
             tracing::warn!(calls, "closing connections with calls that did not end in time");
         }
+        self.close().await;
+    }
+
+    /// Stops serving what can't be served any more: calls that are under way get no answer. Ends with
+    /// every connection closed, after less than a second.
+    pub async fn cut_off(self) {
+        self.stage.send_replace(Stage::Draining);
+        self.close().await;
+    }
+
+    async fn close(mut self) {
         if tokio::time::timeout(LINGER, self.ended.recv()).await.is_ok() {
             return;
         }

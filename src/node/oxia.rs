@@ -1,10 +1,10 @@
 //! A gateway on an Oxia cluster. Whatever it keeps in its data directory is a cache.
 
 use super::{
-    Base, Observers, Publisher, StopLog, assemble, count_keys, count_prefixes, longest_session,
+    Base, Observers, Publisher, StopLog, Works, assemble, count_keys, count_prefixes, halted,
+    longest_session,
 };
 use crate::auth::Auth;
-use crate::backend::Duty;
 use crate::backend::oxia::checkpoint::format;
 use crate::backend::oxia::checkpoint::keep::{self, keep};
 use crate::backend::oxia::checkpoint::load::{LoadError, Loader, Rate};
@@ -17,6 +17,7 @@ use crate::backend::oxia::members;
 use crate::backend::oxia::names::Names;
 use crate::backend::oxia::sessions::{self, OxiaSessions};
 use crate::backend::oxia::shard::Shard;
+use crate::backend::{Duty, Halt};
 use crate::config::backend::OxiaPlace;
 use crate::config::{Config, VERSION};
 use crate::data_dir::DataDir;
@@ -60,12 +61,13 @@ pub(super) async fn open(
     dir: &DataDir,
     observers: Observers,
     metrics: Arc<Metrics>,
-) -> Result<(Node, App), String> {
+) -> Result<(Node, App), Halt> {
     if config.limits.max_request_bytes > MAX_REQUEST_BYTES {
         return Err(format!(
             "--max-request-bytes {} is above {MAX_REQUEST_BYTES}, the most that fits into a log record",
             config.limits.max_request_bytes
-        ));
+        )
+        .into());
     }
     dir.refuse_with(STORE, "it has keys of its own, which a gateway would not serve")
         .map_err(|error| error.to_string())?;
@@ -74,7 +76,7 @@ pub(super) async fn open(
     let token = client.token.clone().zip(place.token_file.clone());
     let client = Client::start(client).map_err(|error| format!("--backend: {error}"))?;
     if let Some((token, path)) = token {
-        // Ends with the process, as the client does.
+        // Ends with the runtime, as the client does.
         tokio::spawn(follow_token(token, path));
     }
     let shard = Arc::new(ClusterShard::new(Arc::new(client), &names));
@@ -180,7 +182,7 @@ async fn start<S: Shard>(
     member: Member,
     (auth, observers): (Auth, Observers),
     metrics: Arc<Metrics>,
-) -> Result<(Node, App), String> {
+) -> Result<(Node, App), Halt> {
     let threads = |error| format!("cannot start threads: {error}");
     let stored = |error: StorageError| error.to_string();
     let snapshot = engine.snapshot().map_err(stored)?;
@@ -193,7 +195,7 @@ async fn start<S: Shard>(
     let reader = Reader::new(shared.clone(), engine.clone(), view.clone());
     let hub = Hub::start(Arc::new(reader.clone()), Settings::default()).map_err(threads)?;
     count_keys(&metrics, &reader);
-    let (failed, mut failure) = watch::channel(None);
+    let (failed, failure) = watch::channel::<Option<Halt>>(None);
     let times = Arc::new(Times::new());
     times.begin(&shared.leases);
     let member_id = member.member_id;
@@ -211,21 +213,31 @@ async fn start<S: Shard>(
         on_timed: Box::new(move |leases| timed.note(leases, &shared.leases)),
         member,
         settled: is_settled,
-        on_stop: Box::new(move |reason| {
-            tracing::error!(reason, "the log can't be followed any more");
-            told.send_replace(Some(reason));
+        on_stop: Box::new(move |halt| {
+            if halt.trimmed_below.is_none() {
+                tracing::error!(reason = halt.reason, "the log can't be followed any more");
+            }
+            told.send_replace(Some(halt));
         }),
     })
     .map_err(threads)?;
     let log = Arc::new(log);
-    let founded = tokio::select! {
-        founded = log.joined() => founded.map_err(|error| error.to_string())?,
-        reason = failure.wait_for(Option::is_some) => {
-            return Err(reason.map_or_else(|error| error.to_string(), |reason| {
-                reason.clone().unwrap_or_default()
-            }));
-        }
+    let stopping = log.clone();
+    let stop_log: StopLog = Box::new(move || Box::pin(async move { stopping.stop().await }));
+    let works = Works { stop_log, apply, hub: hub.clone(), engine: engine.clone(), observers };
+    let joined = tokio::select! {
+        // First: what waits for the log may notice its end as well, but not why.
+        biased;
+        Some(halt) = halted(failure.clone()) => Err(halt),
+        founded = log.joined() => founded.map_err(|error| error.to_string().into()),
         never = tell_of_log(&*shard, &view) => match never {},
+    };
+    let founded = match joined {
+        Ok(founded) => founded,
+        Err(halt) => {
+            works.close().await;
+            return Err(halt);
+        }
     };
     let keeping_view = view.clone();
     let identity = Identity { cluster_id: founded.cluster_id, member_id, raft_term: RAFT_TERM };
@@ -251,19 +263,7 @@ async fn start<S: Shard>(
     let expired = metrics.clone();
     let unkept =
         leases.clone().run_unkept_expiry(move |ended| expired.lease.expired_total.add(ended));
-    let stopping = log.clone();
-    let stop_log: StopLog = Box::new(move || Box::pin(async move { stopping.stop().await }));
-    let base = Base {
-        auth,
-        observers,
-        failed,
-        failure,
-        stop_log,
-        apply,
-        hub,
-        engine: engine.clone(),
-        metrics,
-    };
+    let base = Base { auth, failed, failure, works, metrics };
     let looking = members::run(members::Parts {
         shard: shard.clone(),
         names: names.clone(),

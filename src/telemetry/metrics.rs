@@ -144,6 +144,8 @@ pub struct ServerMetrics {
     pub loaded_bytes: Gauge,
     /// Bytes that there are to load.
     pub to_load_bytes: Gauge,
+    /// Times that this process was left behind by the log and started over.
+    pub started_over_total: Counter,
 }
 
 /// Bytes on client connections.

@@ -185,6 +185,11 @@ impl Metrics {
             "Bytes to load at the start.",
             &server.to_load_bytes,
         );
+        out.counter(
+            "leaseway_starts_over_total",
+            "Times that this process was left behind by the log and started over.",
+            &server.started_over_total,
+        );
         out.gauge("etcd_server_has_leader", "1 when writes can be accepted.", &server.has_leader);
         if let Some(id) = server.member_id.get() {
             let id = format!("{id:x}");

@@ -6,6 +6,7 @@
 
 use super::checkpoint::begin;
 use super::in_flight::InFlight;
+use super::log::OnStop;
 use crate::backend::local::log::Publish;
 use crate::keyspace::command::Outcome;
 use crate::keyspace::error::Refusal;
@@ -81,7 +82,7 @@ pub struct Parts {
     /// Who waits for what.
     pub in_flight: Arc<InFlight>,
     /// Called once when applying has stopped by itself.
-    pub on_stop: Box<dyn FnOnce(String) + Send>,
+    pub on_stop: OnStop,
 }
 
 /// The other end of what applies.
@@ -173,7 +174,7 @@ impl Applier {
         };
         self.queue.close();
         self.parts.in_flight.close();
-        (self.parts.on_stop)(stopped.to_string());
+        (self.parts.on_stop)(stopped.to_string().into());
     }
 
     /// Applies a group; returns whether there may be another.

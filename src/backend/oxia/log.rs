@@ -9,7 +9,7 @@ use super::propose::{self, Proposer, Request};
 use super::shard::{Shard, Tip};
 use super::tail::Tail;
 use crate::backend::local::log::Publish;
-use crate::backend::{Log, Pending, ProposeError};
+use crate::backend::{Halt, Log, Pending, ProposeError};
 use crate::keyspace::command::{Command, Outcome};
 use crate::keyspace::gateways::{Founded, Gateways};
 use crate::keyspace::machine::Machine;
@@ -36,8 +36,8 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// Pause after a failed attempt while starting.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// Called once when the log can't be followed any more, with the reason.
-pub type OnStop = Box<dyn FnOnce(String) + Send>;
+/// Called once when the log can't be followed any more.
+pub type OnStop = Box<dyn FnOnce(Halt) + Send>;
 
 /// Takes leave of the other gateways.
 type Leave = Box<dyn Fn(Membership) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
@@ -98,9 +98,9 @@ impl OxiaLog {
         let (dead, buried) = mpsc::unbounded_channel();
         let in_flight = Arc::new(InFlight::new(dead));
         let on_stop = Arc::new(parking_lot::Mutex::new(Some(on_stop)));
-        let stop = move |reason: String| {
+        let stop = move |halt: Halt| {
             if let Some(on_stop) = on_stop.lock().take() {
-                on_stop(reason);
+                on_stop(halt);
             }
         };
         let (applying, applier) = apply::prepare(apply::Parts {
@@ -129,7 +129,7 @@ impl OxiaLog {
         let mut tasks = JoinSet::new();
         let (barriers, proved) = Barriers::start(shard.clone());
         let tail = Tail::new(shard.clone(), position, proved, own, entries);
-        tasks.spawn(async move { stop(tail.run().await.to_string()) });
+        tasks.spawn(async move { stop(tail.run().await.into()) });
         let founded = gateways.clone();
         let proposer = Proposer::new(propose::Parts {
             shard: shard.clone(),

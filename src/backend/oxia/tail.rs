@@ -6,6 +6,7 @@
 
 use super::apply::Ordered;
 use super::shard::{Record, Shard, ShardError};
+use crate::backend::Halt;
 use leaseway_proto::log::Entry;
 use prost::Message;
 use std::collections::BTreeMap;
@@ -28,7 +29,7 @@ pub enum Lost {
     /// Entries are missing that were not applied here.
     #[error(
         "the log begins at entry {found}, but entry {wanted} has not been applied here; \
-         the next start loads a newer checkpoint"
+         a newer checkpoint holds what it did"
     )]
     Gap {
         /// What should have come next.
@@ -47,6 +48,16 @@ pub enum Lost {
     /// The apply thread has stopped.
     #[error("applying has stopped")]
     Stopped,
+}
+
+impl From<Lost> for Halt {
+    fn from(lost: Lost) -> Self {
+        let trimmed_below = match lost {
+            Lost::Gap { found, .. } => Some(found),
+            Lost::Damaged { .. } | Lost::Stopped => None,
+        };
+        Self { reason: lost.to_string(), trimmed_below }
+    }
 }
 
 /// Follows the log from one position on.

@@ -152,12 +152,12 @@ async fn serve(
         on_timed: Box::new(move |leases| timed.note(leases, &shared.leases)),
         member,
         settled: is_settled,
-        on_stop: Box::new(move |reason| {
+        on_stop: Box::new(move |halt| {
             let mut world = stopped.lock();
-            if reason.contains("the next start loads a newer checkpoint") {
+            if halt.trimmed_below.is_some() {
                 world.links[link].left_behind = true;
             } else if !world.links[link].dead {
-                world.oracle.violate(format!("gateway {number} stopped: {reason}"));
+                world.oracle.violate(format!("gateway {number} stopped: {}", halt.reason));
             }
         }),
     });

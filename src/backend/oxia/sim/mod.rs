@@ -247,7 +247,7 @@ async fn play(seed: u64, scenario: Scenario, field: &Arc<Field>) {
     settle(field, lossy).await;
 }
 
-/// Starts gateways again that were left behind by the log, as whoever supervises processes does.
+/// Starts gateways over that were left behind by the log, as the process itself does.
 async fn revive(field: Arc<Field>) {
     loop {
         sleep(250 * MS).await;
