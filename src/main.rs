@@ -300,7 +300,7 @@ fn secure(
     metrics: &Arc<Metrics>,
 ) -> Result<Option<Arc<ServerTls>>, Failure> {
     let Some(tls) = &config.tls else { return Ok(None) };
-    tracing::info!(tls_info = ?tls, "starting with client TLS");
+    tracing::info!(tls_info = %tls, "starting with client TLS");
     let tls = ServerTls::load(tls, dir.path(), metrics.clone());
     let tls = Arc::new(tls.map_err(|error| format!("TLS: {error}"))?);
     // Ends with the runtime.

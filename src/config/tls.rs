@@ -4,6 +4,7 @@
 
 use super::sources::Values;
 use super::{ConfigError, Endpoint, Level, Note};
+use std::fmt;
 use std::path::PathBuf;
 
 /// How TLS is spoken on listeners.
@@ -24,6 +25,30 @@ pub struct TlsConfig {
     pub versions: TlsVersions,
     /// The cipher suites for TLS 1.2, by their registered numbers; none is all.
     pub cipher_suites: Option<Vec<u16>>,
+}
+
+/// In the words of etcd's log.
+impl fmt::Display for TlsConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = |path: &Option<PathBuf>| {
+            path.as_ref().map(|path| path.display().to_string()).unwrap_or_default()
+        };
+        match &self.certificate {
+            CertificateSource::Files { certificate, key } => {
+                write!(f, "cert = {}, key = {}", certificate.display(), key.display())?;
+            }
+            CertificateSource::Generated { hosts, .. } => {
+                write!(f, "cert and key generated for {}", hosts.join(" "))?;
+            }
+        }
+        write!(
+            f,
+            ", trusted-ca = {}, client-cert-auth = {}, crl-file = {}",
+            path(&self.trusted_ca),
+            self.names_users,
+            path(&self.revoked)
+        )
+    }
 }
 
 /// Where a server's certificate comes from.
