@@ -74,13 +74,14 @@ impl Keyspace {
         scratch: &Path,
         runtime: &Runtime,
         progress: &mut Progress,
-        fill: impl FnOnce(&dyn Engine, &mut Progress) -> Result<(T, u64), String>,
+        fill: impl FnOnce(&Arc<dyn Engine>, &mut Progress) -> Result<(T, u64), String>,
     ) -> Result<T, String> {
         let stored = |error: StorageError| error.to_string();
         let folder = Folder::new(scratch)
             .map_err(|error| format!("cannot make a folder in {}: {error}", scratch.display()))?;
         let store = folder.path().join("import.redb");
-        let engine = RedbEngine::open(&store, CACHE_BYTES, false).map_err(stored)?;
+        let engine: Arc<dyn Engine> =
+            Arc::new(RedbEngine::open(&store, CACHE_BYTES, false).map_err(stored)?);
         // The open file is all that is needed: so nothing is left of it, however this process ends.
         drop(folder);
         let (made, bytes) = fill(&engine, progress)?;

@@ -2,6 +2,7 @@
 
 use super::export::{self, Origin};
 use super::fetch;
+use super::follow::{Follow, Stop};
 use super::import::Summary;
 use super::into::{self, Target};
 use super::options::{Flag, Options, switch, value};
@@ -12,11 +13,13 @@ use super::temporary;
 use crate::config::ETCD_CLUSTER_VERSION;
 use crate::data_dir::DataDir;
 use crate::node;
+use crate::storage::Engine;
 use ring::digest::{Context, SHA256};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tokio::runtime::{Builder, Runtime};
 
 /// How far `restore` moves the revision on unless told otherwise: more than what may have happened between
@@ -31,8 +34,9 @@ pub const HELP: &str = "\
 \x20 leaseway import SNAPSHOT|DIRECTORY --data-dir DIR [--skip-hash-check]
     Move in from etcd: a saved snapshot, or the data directory of an etcd that is stopped, into an
     empty data directory, with all revisions, leases, users and roles.
-\x20 leaseway import --from-endpoint URL --data-dir DIR
-    The same from a running etcd, as of now.
+\x20 leaseway import --from-endpoint URL [--follow] --data-dir DIR
+    The same from a running etcd, as of now. With --follow all that is written there afterwards as well,
+    until SIGINT, SIGTERM or ENTER says that it is time to cut over.
     With --backend oxia://... in place of --data-dir, import and restore fill an empty keyspace on an
     Oxia cluster (with --oxia-... flags as the server has them).
 \x20 leaseway export FILE [--endpoint URL | --data-dir DIR] [--storage-version 3.6.0]
@@ -45,7 +49,7 @@ pub const HELP: &str = "\
     https:// --cacert FILE, --cert FILE and --key FILE, --insecure-skip-tls-verify.
 ";
 
-const IMPORT: [Flag; 2] = [value("from-endpoint"), switch("skip-hash-check")];
+const IMPORT: [Flag; 3] = [value("from-endpoint"), switch("follow"), switch("skip-hash-check")];
 const EXPORT: [Flag; 3] = [value("endpoint"), value("data-dir"), value("storage-version")];
 const RESTORE: [Flag; 9] = [
     value("name"),
@@ -71,21 +75,42 @@ pub fn import(args: &[String]) -> Result<(), String> {
     let runtime = runtime()?;
     let target = Target::open(&options, None, &runtime)?;
     let mut progress = Progress::new();
-    let source = match options.get("from-endpoint") {
+    let follow = options.is_on("follow", false)?;
+    let (source, followed) = match options.get("from-endpoint") {
+        None if follow => return Err("--follow goes with --from-endpoint".into()),
         None => {
             let path = options.one("the snapshot's file, or etcd's data directory,")?;
             let skip = options.is_on("skip-hash-check", false)?;
-            Source::open(Path::new(path), skip, &mut progress)?
+            (Source::open(Path::new(path), skip, &mut progress)?, None)
         }
         Some(endpoint) if options.rest.is_empty() => {
             let remote = runtime.block_on(Remote::connect(Place::of(endpoint, &options)?))?;
-            live(&remote, target.room(), &runtime, &mut progress)?
+            let source = live(&remote, target.room(), &runtime, &mut progress)?;
+            (source, follow.then_some(remote))
         }
         Some(_) => return Err("give either a snapshot or --from-endpoint".into()),
     };
-    let (from, to) = (source.name.clone(), target.name());
-    let summary = target.fill(source, None, &runtime, &mut progress, |_, _| Ok(()))?;
+    let (from, to, sessions) = (source.name.clone(), target.name(), target.has_sessions());
+    let more = |engine: &Arc<dyn Engine>, summary: &mut Summary| match &followed {
+        None => Ok(()),
+        Some(remote) => {
+            let follow = Follow { remote, engine, sessions };
+            runtime.block_on(follow_until_told(&follow, summary))
+        }
+    };
+    let summary = target.fill(source, None, &runtime, &mut progress, more)?;
     say(&format!("imported {from} into {to}: {}", told(&summary)))
+}
+
+async fn follow_until_told(follow: &Follow<'_>, summary: &mut Summary) -> Result<(), String> {
+    let mut stop = Stop::listen()?;
+    let endpoint = follow.remote.endpoint();
+    eprintln!(
+        "leaseway: following {endpoint}. To cut over, stop those who write there, and then end this with SIGINT or \
+         SIGTERM, or press ENTER"
+    );
+    let told = |revision| eprintln!("leaseway: {endpoint} is followed up to revision {revision}");
+    follow.run(summary, &mut stop, &told).await
 }
 
 /// `leaseway restore`.

@@ -10,6 +10,7 @@ use crate::backend::oxia::checkpoint::begin::POSITION;
 use crate::config::backend::{self, Backend};
 use crate::storage::Engine;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tokio::runtime::Runtime;
 
 /// Flags that say what is filled.
@@ -97,7 +98,7 @@ impl Target {
         bump: Option<i64>,
         runtime: &Runtime,
         progress: &mut Progress,
-        more: impl FnOnce(&dyn Engine, &mut Summary) -> Result<(), String>,
+        more: impl FnOnce(&Arc<dyn Engine>, &mut Summary) -> Result<(), String>,
     ) -> Result<Summary, String> {
         let Source { database, name, log } = source;
         let failed = |error: ImportError| format!("{name}: {error}");
@@ -106,15 +107,15 @@ impl Target {
         let sessions = self.has_sessions();
         let position = if sessions { 0 } else { POSITION };
         let settings = Settings { bump, position, sessions };
-        let fill = |engine: &dyn Engine, progress: &mut Progress| {
-            let mut summary = import.fill(engine, settings, progress).map_err(failed)?;
+        let fill = |engine: &Arc<dyn Engine>, progress: &mut Progress| {
+            let mut summary = import.fill(&**engine, settings, progress).map_err(failed)?;
             more(engine, &mut summary)?;
             Ok(summary)
         };
         match self {
             Self::Directory(dir) => target::make(&dir, |engine| fill(engine, progress)),
             Self::Keyspace(keyspace, scratch) => {
-                let fill = |engine: &dyn Engine, progress: &mut Progress| {
+                let fill = |engine: &Arc<dyn Engine>, progress: &mut Progress| {
                     fill(engine, progress).map(|summary| (summary, summary.bytes))
                 };
                 keyspace.fill(&scratch, runtime, progress, fill)

@@ -13,6 +13,7 @@
 //! | [`cluster`] | the keyspace on Oxia that is filled |
 //! | [`remote`] | a running server: connections, TLS, users |
 //! | [`fetch`] | a file from a running server |
+//! | [`follow`] | what changes at that server afterwards, until the cut-over |
 //! | [`command`] | `leaseway import`, `export` and `restore` |
 //!
 //! Relies on the storage tables alone. Deliberately absent: the log and what commands mean, so that
@@ -23,6 +24,7 @@ mod cluster;
 pub mod command;
 pub mod export;
 mod fetch;
+mod follow;
 pub mod import;
 mod into;
 mod options;

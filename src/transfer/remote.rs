@@ -24,7 +24,7 @@ use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
-use tonic::{Request, Status};
+use tonic::{Code, Request, Response, Status};
 
 /// Flags that say as whom a server is asked, and how it is checked.
 pub const FLAGS: [Flag; 6] = [
@@ -235,6 +235,34 @@ impl Remote {
         let token = token.map_err(|_| format!("{}: the token is none", self.endpoint))?;
         *self.token.lock() = Some(token);
         Ok(())
+    }
+
+    /// Asks something with one answer; once more with a new token where the old one ran out.
+    ///
+    /// # Errors
+    /// What the server says.
+    pub async fn call<Q, A, F>(
+        &self,
+        message: Q,
+        send: impl Fn(Channel, Request<Q>) -> F,
+    ) -> Result<A, Status>
+    where
+        Q: Clone,
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let mut again = self.user.is_some();
+        loop {
+            let asked = send(self.channel(), self.request(message.clone()));
+            let answer = tokio::time::timeout(CALL, asked).await;
+            match answer.map_err(|_| Status::deadline_exceeded("no answer in time"))? {
+                Ok(answer) => return Ok(answer.into_inner()),
+                Err(status) if again && status.code() == Code::Unauthenticated => {
+                    again = false;
+                    self.log_in().await.map_err(Status::unauthenticated)?;
+                }
+                Err(status) => return Err(status),
+            }
+        }
     }
 
     fn silent(&self) -> String {

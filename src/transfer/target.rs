@@ -12,6 +12,7 @@ use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The folder in which it is made.
 const PARTIAL: &str = "import.partial";
@@ -26,7 +27,7 @@ const CACHE_BYTES: usize = 64 << 20;
 /// Why not, in one line; those of `fill`. The directory is empty then.
 pub fn make<T>(
     path: &Path,
-    fill: impl FnOnce(&dyn Engine) -> Result<T, String>,
+    fill: impl FnOnce(&Arc<dyn Engine>) -> Result<T, String>,
 ) -> Result<T, String> {
     let dir = DataDir::open(path).map_err(|error| error.to_string())?;
     let failed = |error: io::Error| format!("cannot make a store in {}: {error}", path.display());
@@ -86,12 +87,13 @@ fn remove(partial: &Path) -> io::Result<()> {
 
 fn build<T>(
     partial: &Path,
-    fill: impl FnOnce(&dyn Engine) -> Result<T, String>,
+    fill: impl FnOnce(&Arc<dyn Engine>) -> Result<T, String>,
 ) -> Result<T, String> {
     let stored = |error: StorageError| error.to_string();
     let store = partial.join(STORE);
     // Synced once, at the end: until then it counts for nothing.
-    let engine = RedbEngine::open(&store, CACHE_BYTES, false).map_err(stored)?;
+    let engine: Arc<dyn Engine> =
+        Arc::new(RedbEngine::open(&store, CACHE_BYTES, false).map_err(stored)?);
     let made = fill(&engine)?;
     let identity = random_identity();
     let mut batch = Batch::default();

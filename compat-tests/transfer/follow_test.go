@@ -1,0 +1,262 @@
+package transfersuite
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"leaseway/compat-tests/harness"
+)
+
+// follower is an import that goes on until it is told to cut over.
+type follower struct {
+	t       *testing.T
+	process *harness.Process
+	dir     string
+}
+
+// follow begins one into a new directory or keyspace, and waits until the snapshot is in.
+func follow(t *testing.T, from *harness.Server, flags ...string) *follower {
+	t.Helper()
+	if !harness.CurrentSubject(t).IsOurs() {
+		t.Skip("leaseway's own command")
+	}
+	dir := filepath.Join(t.TempDir(), "data")
+	args := append([]string{"import", "--from-endpoint", from.URL(), "--follow"}, flags...)
+	if harness.CurrentSubject(t) == harness.Gateway {
+		args = append(args, harness.Gateway.Flags(t, dir)...)
+	} else {
+		args = append(args, "--data-dir", dir)
+	}
+	process := harness.StartProcess(t, "import", nil, harness.Leaseway.Binary(t), args...)
+	noError(t, process.AwaitOutput("following", 30*time.Second))
+	return &follower{t: t, process: process, dir: dir}
+}
+
+// cutOver ends it and returns the revision that it says it has come to.
+func (f *follower) cutOver() int64 {
+	f.t.Helper()
+	code, err := f.process.Terminate(30 * time.Second)
+	noError(f.t, err)
+	equal(f.t, "code", code, 0)
+	said := regexp.MustCompile(`(?m)^imported .*: revision (\d+),`).FindStringSubmatch(f.process.Output())
+	if said == nil {
+		f.t.Fatalf("no revision in %q", f.process.Output())
+	}
+	return must(strconv.ParseInt(said[1], 10, 64))(f.t)
+}
+
+func (f *follower) serve() *harness.Server {
+	f.t.Helper()
+	return harness.StartOn(f.t, harness.CurrentSubject(f.t), f.dir)
+}
+
+// writer changes keys of all kinds until it is stopped: overwrites, deletions, transactions that change several
+// keys at one revision, leases that come, go and run out, values that are cut into pieces on their way.
+type writer struct {
+	t       *testing.T
+	cancel  context.CancelFunc
+	done    chan error
+	written atomic.Int64
+}
+
+func write(t *testing.T, client *clientv3.Client) *writer {
+	ctx, cancel := context.WithCancel(t.Context())
+	w := &writer{t: t, cancel: cancel, done: make(chan error, 1)}
+	go func() { w.done <- w.run(ctx, client) }()
+	t.Cleanup(cancel)
+	return w
+}
+
+func (w *writer) run(ctx context.Context, client *clientv3.Client) error {
+	random := rand.New(rand.NewPCG(31, 0))
+	var lease clientv3.LeaseID
+	for n := 0; ctx.Err() == nil; n++ {
+		key := fmt.Sprintf("key/%03d", random.IntN(150))
+		var err error
+		switch n % 9 {
+		case 0:
+			var granted *clientv3.LeaseGrantResponse
+			if granted, err = client.Grant(ctx, int64(2+random.IntN(2)*3600)); err == nil {
+				lease = granted.ID
+			}
+		case 1, 2:
+			_, err = client.Put(ctx, key, "with a lease", clientv3.WithLease(lease))
+			if err != nil && ctx.Err() == nil {
+				err = nil // it has run out
+			}
+		case 3:
+			_, err = client.Txn(ctx).Then(
+				clientv3.OpPut("many/a", "v"), clientv3.OpPut("many/b", "v"),
+				clientv3.OpDelete("many/c"), clientv3.OpPut("many/c/d", "v"),
+				clientv3.OpDelete("key/0", clientv3.WithRange("key/02")),
+			).Commit()
+		case 4:
+			_, err = client.Delete(ctx, "key/1", clientv3.WithRange("key/105"))
+		case 5:
+			if n%45 == 5 {
+				_, err = client.Revoke(ctx, lease)
+				if err != nil && ctx.Err() == nil {
+					err = nil // it has run out
+				}
+			}
+		default:
+			_, err = client.Put(ctx, key, fmt.Sprint(n))
+		}
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+		w.written.Add(1)
+	}
+	return nil
+}
+
+// more waits until so many more changes have been made.
+func (w *writer) more(changes int64) {
+	w.t.Helper()
+	until := w.written.Load() + changes
+	harness.Eventually(w.t, time.Minute, "writes", func() error {
+		if now := w.written.Load(); now < until {
+			return fmt.Errorf("%d of %d", now, until)
+		}
+		return nil
+	})
+}
+
+func (w *writer) stop() {
+	w.t.Helper()
+	w.cancel()
+	noError(w.t, <-w.done)
+}
+
+// TestFollowWhileWriting cuts over under load: what was imported is what etcd had at that revision.
+func TestFollowWhileWriting(t *testing.T) {
+	t.Parallel()
+	etcd := harness.StartSubject(t, harness.Etcd)
+	client := etcd.Client()
+	fill(t, client, 20)
+	writing := write(t, client)
+	writing.more(100)
+	following := follow(t, etcd)
+	writing.more(300)
+	now := must(client.Get(t.Context(), "k"))(t).Header.Revision
+	must(client.Compact(t.Context(), now-50))(t)
+	writing.more(300)
+	revision := following.cutOver()
+	want := must(client.HashKV(t.Context(), etcd.Endpoint, revision))(t)
+	keys := must(client.Get(t.Context(), "\x00", clientv3.WithFromKey(), clientv3.WithRev(revision)))(t)
+	writing.stop()
+
+	moved := following.serve()
+	got := must(moved.Client().HashKV(t.Context(), moved.Endpoint, revision))(t)
+	equal(t, "compacted", got.CompactRevision, want.CompactRevision)
+	equal(t, "hash", got.Hash, want.Hash)
+	leases := map[int64]bool{}
+	for _, lease := range must(moved.Client().Leases(t.Context()))(t).Leases {
+		leases[int64(lease.ID)] = true
+	}
+	long := 0
+	for _, kv := range keys.Kvs {
+		if kv.Lease == 0 {
+			continue
+		}
+		info := must(client.TimeToLive(t.Context(), clientv3.LeaseID(kv.Lease)))(t)
+		if info.GrantedTTL > 100 {
+			long++
+			if !leases[kv.Lease] {
+				t.Fatalf("lease %x of %s is missing", kv.Lease, kv.Key)
+			}
+		}
+	}
+	if long == 0 {
+		t.Fatal("no key has a lease that lasts")
+	}
+}
+
+// TestFollowToTheEnd cuts over after the last write: everything is as it was, history, leases and alarms included.
+func TestFollowToTheEnd(t *testing.T) {
+	t.Parallel()
+	etcd := harness.StartSubject(t, harness.Etcd, "--quota-backend-bytes=20000000")
+	client := etcd.Client()
+	fill(t, client, 21)
+	revoked := must(client.Grant(t.Context(), 5000))(t).ID
+	must(client.Put(t.Context(), "revoked", "v", clientv3.WithLease(revoked)))(t)
+	root := enableAuth(t, etcd, client)
+	following := follow(t, etcd, "--user=root:secret")
+	writing := write(t, root)
+	writing.more(400)
+	writing.stop()
+	must(root.Revoke(t.Context(), revoked))(t)
+	// Leases without keys have no revision at all; those of two seconds have run out in a moment.
+	must(root.Grant(t.Context(), 7000))(t)
+	harness.Eventually(t, 30*time.Second, "short leases run out", func() error {
+		for _, lease := range must(root.Leases(t.Context()))(t).Leases {
+			if ttl := must(root.TimeToLive(t.Context(), lease.ID))(t).GrantedTTL; ttl > 0 && ttl < 100 {
+				return fmt.Errorf("one of %d s is left", ttl)
+			}
+		}
+		return nil
+	})
+	revision := following.cutOver()
+	want := stateOf(t, root, true)
+	equal(t, "revision", revision, must(root.Get(t.Context(), "k"))(t).Header.Revision)
+	moved := following.serve().ClientWith(clientv3.Config{Username: "root", Password: "secret"})
+	sameState(t, stateOf(t, moved, true), want)
+	equal(t, "next revision", must(moved.Put(t.Context(), "after", "v"))(t).Header.Revision, revision+1)
+}
+
+// TestFollowOutlivesARestart goes on when the server that is followed was away.
+func TestFollowOutlivesARestart(t *testing.T) {
+	t.Parallel()
+	etcd := harness.StartSubject(t, harness.Etcd)
+	fill(t, etcd.Client(), 22)
+	following := follow(t, etcd)
+	must(etcd.Client().Put(t.Context(), "before", "v"))(t)
+	etcd.Restart()
+	must(etcd.Client().Put(t.Context(), "after", "v"))(t)
+	following.cutOver()
+	want := stateOf(t, etcd.Client(), true)
+	sameState(t, stateOf(t, following.serve().Client(), true), want)
+}
+
+// TestFollowRefusesWhatItCannotFollow ends without having imported anything when users change, and when it is
+// killed.
+func TestFollowRefusesWhatItCannotFollow(t *testing.T) {
+	t.Parallel()
+	etcd := harness.StartSubject(t, harness.Etcd)
+	client := etcd.Client()
+	fill(t, client, 23)
+	following := follow(t, etcd)
+	must(client.UserAdd(t.Context(), "new", "secret"))(t)
+	code, err := following.process.Terminate(30 * time.Second)
+	noError(t, err)
+	equal(t, "code", code, 1)
+	if said := following.process.Output(); !strings.Contains(said, "users or roles have been changed") {
+		t.Fatalf("no reason in %q", said)
+	}
+
+	killed := follow(t, etcd)
+	killed.process.Kill()
+	for _, dir := range []string{following.dir, killed.dir} {
+		snapshot := save(t, etcd)
+		args := []string{"import", snapshot, "--data-dir", dir}
+		if harness.CurrentSubject(t) == harness.Gateway {
+			args = append([]string{"import", snapshot}, harness.Gateway.Flags(t, dir)...)
+		}
+		leaseway(t, args...)
+		server := harness.StartOn(t, harness.CurrentSubject(t), dir)
+		sameState(t, stateOf(t, server.Client(), true), stateOf(t, client, true))
+	}
+	if harness.CurrentSubject(t) == harness.Leaseway {
+		refused(t, "--follow goes with --from-endpoint", "import", "x", "--follow", "--data-dir", t.TempDir())
+	}
+}
