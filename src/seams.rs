@@ -41,6 +41,8 @@ pub enum Rule {
     ExpirySession,
     /// A lease is unknown only when it is so after a barrier.
     UnknownLease,
+    /// A renewal that finds its lease gone or changed begins again: the lease may have been granted anew.
+    RenewAgain,
     /// The end of a session is the one whose marker the lease has.
     Marker,
     /// A grant is answered only after a heartbeat.

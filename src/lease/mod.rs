@@ -269,7 +269,8 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             let session = match self.try_keep_alive(id).await? {
                 Renewal::Done(ttl) => return Ok(ttl),
                 Renewal::Ended(session) => session,
-                Renewal::Changed => continue,
+                Renewal::Changed if follows(Rule::RenewAgain) => continue,
+                Renewal::Changed => return Ok(0),
             };
             // Perhaps when no gateway was there; then it is given a new session.
             self.settled(id, session).await;

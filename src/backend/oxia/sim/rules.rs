@@ -76,7 +76,8 @@ fn register_first() {
 
 #[test]
 fn proven_tip() {
-    needed(Rule::ProvenTip, LOG, MOST);
+    let faults = Faults { looks: 100, ..ROUGH };
+    needed(Rule::ProvenTip, Scenario { faults, ..LOG }, MOST);
 }
 
 #[test]
@@ -122,15 +123,16 @@ fn grant_heartbeat() {
 #[test]
 fn proven_not_found() {
     let scenario = Scenario {
+        time: 24 * SECOND,
         lessees: 4,
         faults: Faults {
-            leads: 6 * SECOND,
-            deposed: 8 * SECOND,
+            leads: 16 * SECOND,
+            deposed: 16 * SECOND,
             looks: 0,
             hint_lost: 1000,
             ..QUIET
         },
-        habits: Habits { own: 900, renewals: 8, late: 0.6, twice: 500, revokes: 0, ..HABITS },
+        habits: Habits { own: 900, renewals: 8, late: 0.6, twice: 1000, revokes: 0, ..HABITS },
         ..LEASES
     };
     needed(Rule::ProvenNotFound, scenario, MOST);
@@ -193,6 +195,27 @@ fn unknown_lease() {
         ..LEASES
     };
     needed(Rule::UnknownLease, scenario, MOST);
+}
+
+/// A gateway stands still while a lease that it knows without a session ends and is granted with one.
+#[test]
+fn renew_again() {
+    let scenario = Scenario {
+        gateways: 3,
+        lessees: 6,
+        long: true,
+        faults: Faults { hint_lost: 500, pauses: 2 * SECOND, stands: 6 * SECOND, ..QUIET },
+        habits: Habits {
+            puts: 0,
+            renewals: 2,
+            late: 0.3,
+            revokes: 1000,
+            again: 100 * MS,
+            ..HABITS
+        },
+        ..LEASES
+    };
+    needed(Rule::RenewAgain, scenario, MOST);
 }
 
 /// Two gateways have heard of an end; the second writes it when the client has granted the lease anew.
