@@ -19,6 +19,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
@@ -42,6 +43,10 @@ const CONNECT: Duration = Duration::from_secs(10);
 const CALL: Duration = Duration::from_secs(30);
 /// How often a connection is tried out while something is awaited; etcd allows it every 5 s.
 const PING: Duration = Duration::from_secs(20);
+
+/// How long a server may be out of reach.
+const PATIENCE: Duration = Duration::from_secs(60);
+const AGAIN: Duration = Duration::from_millis(500);
 
 /// Name and password.
 type User = (String, String);
@@ -237,7 +242,8 @@ impl Remote {
         Ok(())
     }
 
-    /// Asks something with one answer; once more with a new token where the old one ran out.
+    /// Asks something that changes nothing, with one answer; once more with a new token where the old one ran out, and
+    /// again for a while where the connection is lost.
     ///
     /// # Errors
     /// What the server says.
@@ -251,6 +257,7 @@ impl Remote {
         F: Future<Output = Result<Response<A>, Status>>,
     {
         let mut again = self.user.is_some();
+        let begun = Instant::now();
         loop {
             let asked = send(self.channel(), self.request(message.clone()));
             let answer = tokio::time::timeout(CALL, asked).await;
@@ -259,6 +266,11 @@ impl Remote {
                 Err(status) if again && status.code() == Code::Unauthenticated => {
                     again = false;
                     self.log_in().await.map_err(Status::unauthenticated)?;
+                }
+                // The connection failed, not the server. It is made again by the next question; all that is
+                // asked here may be asked twice.
+                Err(status) if status.source().is_some() && begun.elapsed() < PATIENCE => {
+                    tokio::time::sleep(AGAIN).await;
                 }
                 Err(status) => return Err(status),
             }
