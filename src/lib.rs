@@ -6,6 +6,8 @@ pub mod auto_compaction;
 pub mod backend;
 pub mod config;
 pub mod data_dir;
+#[cfg(test)]
+pub mod fuzzing;
 pub mod gateway;
 pub mod health_check;
 pub mod keyspace;

@@ -5,6 +5,8 @@
 //! does it; deliberately absent: what any message means.
 
 mod call;
+#[cfg(test)]
+mod check;
 mod frames;
 mod parse;
 mod paths;
@@ -13,6 +15,9 @@ mod requests;
 mod scan;
 mod socket;
 mod status;
+
+#[cfg(test)]
+pub use check::{check_message, check_text};
 
 use super::audited::ClientAddress;
 use super::dispatch::Services;
