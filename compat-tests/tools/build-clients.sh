@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fetches and builds clients of etcd in other languages, or reuses what was built:
-#   build-clients.sh CLIENT     with CLIENT one of rust, etcd3, aetcd, node, java
+#   build-clients.sh CLIENT     with CLIENT one of rust, etcd3, aetcd, etcd3gw, tooz, node, java
 # The versions are pinned in the files below compat-tests/clients. The last line printed is the
 # directory that holds the result.
 set -euo pipefail
@@ -24,6 +24,13 @@ python_environment() {
   mv "$2/$1"-*/ "$2/source"
   # Only its tests: the client itself is the installed one.
   rm -rf "$2/source/$1" "$2/$1"-*.tar.gz
+}
+
+# Its tests are installed with it, and tooz, whose driver for etcd is made on it, brings its own.
+build_etcd3gw() {
+  need python3 "install Python 3.11 or newer with its venv module (Debian: python3-venv)"
+  python3 -m venv "$1/venv"
+  "$1/venv/bin/python" -m pip install -q --disable-pip-version-check -r "$clients/python/etcd3gw.txt" >&2
 }
 
 build_etcd3() { python_environment etcd3 "$1"; }
@@ -76,9 +83,11 @@ for line in sys.stdin:
   rm -rf "$1/target"
 }
 
+if [[ $client == tooz ]]; then client=etcd3gw; fi
 case $client in
   rust) inputs=(rust/Cargo.lock) ;;
   etcd3 | aetcd) inputs=("python/$client.txt" "python/$client-sdist.txt") ;;
+  etcd3gw) inputs=(python/etcd3gw.txt) ;;
   node) inputs=(node/package-lock.json) ;;
   java) inputs=(java/pom.xml java/Smoke.java) ;;
   *) echo "build-clients.sh: unknown client $client" >&2; exit 2 ;;
