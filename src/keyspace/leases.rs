@@ -35,6 +35,23 @@ pub struct Lease {
     pub marker: String,
 }
 
+/// What keeps a lease's time. Backends may give the id of a session that has ended to a new one, so that
+/// the id alone does not tell which session is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keeper {
+    /// The session's id; 0 when the gateways keep the time by logged renewals.
+    pub session: u64,
+    /// Name of the session's marker record; empty without one.
+    pub marker: String,
+}
+
+impl Lease {
+    /// What keeps its time.
+    pub fn keeper(&self) -> Keeper {
+        Keeper { session: self.session, marker: self.marker.clone() }
+    }
+}
+
 #[derive(Debug)]
 struct Held {
     lease: Lease,
@@ -99,6 +116,13 @@ impl LeaseTable {
     pub fn session(&self, id: i64) -> Positioned<Option<(u64, i64)>> {
         let inner = self.inner.read();
         let value = inner.leases.get(&id).map(|held| (held.lease.session, held.lease.ttl));
+        Positioned { value, position: inner.position }
+    }
+
+    /// What keeps a lease's time, and its TTL in seconds.
+    pub fn keeper(&self, id: i64) -> Positioned<Option<(Keeper, i64)>> {
+        let inner = self.inner.read();
+        let value = inner.leases.get(&id).map(|held| (held.lease.keeper(), held.lease.ttl));
         Positioned { value, position: inner.position }
     }
 

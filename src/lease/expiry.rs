@@ -2,10 +2,10 @@
 
 use super::times::surely;
 use super::{LeaseError, Leases};
-use crate::backend::{Ended, Log, SessionId, Sessions};
+use crate::backend::{Ended, Log, Sessions};
 use crate::keyspace::command::{LeaseExpire, Op};
 use crate::keyspace::error::Refusal;
-use crate::keyspace::leases::Lease;
+use crate::keyspace::leases::{Keeper, Lease};
 use crate::seams::{Rule, follows};
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,14 +34,16 @@ impl<L: Log, S: Sessions> Leases<L, S> {
     ///
     /// If a renewal was logged a moment ago, the end of the session had been decided before it, and
     /// the client was told that the lease lives: then it is given another session.
-    pub(super) async fn expire_lease(
-        &self,
-        id: i64,
-        session: SessionId,
-    ) -> Result<bool, LeaseError> {
+    pub(super) async fn expire_lease(&self, id: i64, keeper: &Keeper) -> Result<bool, LeaseError> {
+        let session = keeper.session;
         loop {
             let lease = self.reader.leases().get(id).value;
-            let Some(lease) = lease.filter(|lease| lease.session == session) else {
+            let lease = lease.filter(|lease| {
+                // The lease may have been granted anew, with a session that has got the same id.
+                let same = lease.marker == keeper.marker || !follows(Rule::Marker);
+                lease.session == session && same
+            });
+            let Some(lease) = lease else {
                 self.times.forget(session);
                 return Ok(true);
             };
@@ -88,9 +90,10 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         ended: Ended,
         on_expired: Arc<impl Fn(u64) + Send + Sync>,
     ) {
+        let (session, marker) = (ended.id, ended.marker.clone());
         let lives = || {
-            let lease = self.reader.leases().of_session(ended.id).value;
-            lease.filter(|lease| lease.marker == ended.marker || !follows(Rule::Marker))
+            let lease = self.reader.leases().of_session(session).value;
+            lease.filter(|lease| lease.marker == marker || !follows(Rule::Marker))
         };
         let Some(lease) = lives() else { return };
         // If this process was away, nobody may have been there to renew it.
@@ -101,8 +104,9 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         if lives().is_none() {
             return;
         }
+        let keeper = Keeper { session: ended.id, marker: ended.marker };
         loop {
-            match self.expire_lease(lease.id, ended.id).await {
+            match self.expire_lease(lease.id, &keeper).await {
                 Ok(true) => break,
                 // A raised CORRUPT alarm holds an expiry up, until it is disarmed.
                 Ok(false) | Err(LeaseError::TimedOut) => tokio::time::sleep(AGAIN).await,

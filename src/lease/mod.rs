@@ -24,7 +24,7 @@ use crate::keyspace::command::{
     self, Command, LeaseGrant, LeaseRenewed, LeaseRevoke, Op, Outcome, Reply,
 };
 use crate::keyspace::error::Refusal;
-use crate::keyspace::leases::Lease;
+use crate::keyspace::leases::{Keeper, Lease};
 use crate::keyspace::reader::Reader;
 use crate::seams::{self, Rule, follows};
 use parking_lot::Mutex;
@@ -83,7 +83,7 @@ enum Renewal {
     /// The TTL in seconds, 0 when the lease does not live.
     Done(i64),
     /// The session that the lease had has ended, or the lease has another one now.
-    Ended(SessionId),
+    Ended(Keeper),
     /// The lease had no session, and has one now, or is gone.
     Changed,
 }
@@ -213,7 +213,8 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         let begun = self.times.clock.now();
         let created = self.sessions.create(timeout).await?;
         let session = created.id;
-        let grant = LeaseGrant { id, ttl, session, marker: created.marker };
+        let keeper = Keeper { session, marker: created.marker };
+        let grant = LeaseGrant { id, ttl, session, marker: keeper.marker.clone() };
         let outcome = self.propose_for(authority, Op::LeaseGrant(grant)).await?;
         if let Err(refusal) = outcome.reply {
             self.sessions.close(session).await?;
@@ -229,7 +230,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             Ok(()) => {}
             Err(SessionError::NotFound) => {
                 // It took so long that the lease is over already, and nobody was there to see it.
-                self.expire_lease(id, session).await?;
+                self.expire_lease(id, &keeper).await?;
                 return Err(LeaseError::TimedOut);
             }
             Err(error) => return Err(error.into()),
@@ -266,19 +267,19 @@ impl<L: Log, S: Sessions> Leases<L, S> {
     /// The backend stopped, or did not answer in time.
     pub async fn keep_alive(&self, id: i64) -> Result<i64, LeaseError> {
         for _ in 0..RENEWAL_ATTEMPTS {
-            let session = match self.try_keep_alive(id).await? {
+            let keeper = match self.try_keep_alive(id).await? {
                 Renewal::Done(ttl) => return Ok(ttl),
-                Renewal::Ended(session) => session,
+                Renewal::Ended(keeper) => keeper,
                 Renewal::Changed if follows(Rule::RenewAgain) => continue,
                 Renewal::Changed => return Ok(0),
             };
             // Perhaps when no gateway was there; then it is given a new session.
-            self.settled(id, session).await;
+            self.settled(id, keeper.session).await;
             // Otherwise, perhaps its end is not yet applied: the client must not see its keys any more
             // once it has been told.
-            self.expire_lease(id, session).await?;
+            self.expire_lease(id, &keeper).await?;
             // One that is gone here may have been granted anew: that takes a barrier to know.
-            if self.reader.leases().session(id).value.is_some_and(|(now, _)| now == session) {
+            if self.reader.leases().keeper(id).value.is_some_and(|(now, _)| now == keeper) {
                 return Ok(0);
             }
         }
@@ -287,13 +288,14 @@ impl<L: Log, S: Sessions> Leases<L, S> {
 
     async fn try_keep_alive(&self, id: i64) -> Result<Renewal, LeaseError> {
         let leases = self.reader.leases();
-        let mut found = leases.session(id);
+        let mut found = leases.keeper(id);
         if found.value.is_none() && follows(Rule::UnknownLease) {
             // Perhaps its grant, by another gateway, has only not been seen here yet.
             self.log.barrier().await?;
-            found = leases.session(id);
+            found = leases.keeper(id);
         }
-        let Some((session, ttl)) = found.value else { return Ok(Renewal::Done(0)) };
+        let Some((keeper, ttl)) = found.value else { return Ok(Renewal::Done(0)) };
+        let session = keeper.session;
         self.reader.view().durable(found.position).await;
         if session == 0 {
             // If not, another gateway has ended it, and perhaps granted it anew, with a session.
@@ -303,20 +305,20 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         let sent = self.times.clock.now();
         match self.sessions.keep_alive(session).await {
             Ok(()) => {}
-            Err(SessionError::NotFound) => return Ok(Renewal::Ended(session)),
+            Err(SessionError::NotFound) => return Ok(Renewal::Ended(keeper)),
             Err(error) => return Err(error.into()),
         }
         let mut logged = leases.has_notes(id) || self.noting.load(Ordering::SeqCst);
         if self.sessions.shared() {
-            if leases.session(id).value.is_none_or(|(now, _)| now != session) {
-                return Ok(Renewal::Ended(session));
+            if leases.keeper(id).value.is_none_or(|(now, _)| now != keeper) {
+                return Ok(Renewal::Ended(keeper));
             }
             logged |=
                 !self.times.renewed_in_time(session, seconds(ttl)) && follows(Rule::LogLateRenewal);
         }
         // A noted remaining time must not outlive the renewal, or a restart would shorten it.
         if logged && !self.log_renewal(id, session).await? {
-            return Ok(Renewal::Ended(session));
+            return Ok(Renewal::Ended(keeper));
         }
         if self.sessions.shared() {
             self.times.acknowledge(session, sent);

@@ -110,7 +110,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         if spare && !lease.spared && self.rebind(&lease, "no gateway could renew it").await? {
             return Ok(());
         }
-        self.expire_lease(lease.id, lease.session).await.map(|_| ())
+        self.expire_lease(lease.id, &lease.keeper()).await.map(|_| ())
     }
 
     /// Gives a lease a new session; returns whether it, or another, has it now.

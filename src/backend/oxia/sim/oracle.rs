@@ -139,7 +139,8 @@ impl Oracle {
             (fate.ended, fate.expired) = (Some(now), expired);
             let promise = self.promises.remove(&lease);
             if let Some(early) = promise.filter(|promise| expired && *promise > now) {
-                self.violate(format!("lease {lease} expired {:?} early", early - now));
+                let by = op.map(|op| format!("{op:?}")).unwrap_or_default();
+                self.violate(format!("lease {lease} expired {:?} early by {by}", early - now));
             }
         }
     }

@@ -93,7 +93,7 @@ fn expiry_renewals() {
 #[test]
 fn marker() {
     let scenario = Scenario { forgets_ids: true, ..LEASES };
-    needed(Rule::Marker, scenario, MOST);
+    needed(Rule::Marker, scenario, 3 * MOST);
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn proven_not_found() {
         habits: Habits { own: 900, renewals: 8, late: 0.6, twice: 1000, revokes: 0, ..HABITS },
         ..LEASES
     };
-    needed(Rule::ProvenNotFound, scenario, MOST);
+    needed(Rule::ProvenNotFound, scenario, 3 * MOST);
 }
 
 /// One that was deposed takes the heartbeat, and its successor answers for the log.
