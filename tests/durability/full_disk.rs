@@ -14,7 +14,7 @@ use crate::support::{PATIENCE, Server, leaseway};
 /// Clients that write at once.
 const WRITERS: usize = 4;
 /// What the disk holds.
-const SMALL_MIB: usize = 64;
+const SMALL_MIB: usize = 32;
 
 /// A file system in memory, unmounted when dropped.
 struct SmallDisk {

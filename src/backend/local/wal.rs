@@ -39,7 +39,7 @@ use prost::Message;
 use redb::StorageBackend;
 
 /// Length of each of a server's log files; a group that does not fit makes one longer for good.
-pub const CAPACITY: usize = 16 << 20;
+pub const CAPACITY: usize = 4 << 20;
 const MAGIC: [u8; 16] = *b"leaseway log 2\0\0";
 /// Bytes before the first record.
 const START: usize = 64;
