@@ -7,7 +7,7 @@
 //! record stands for the head.
 
 use super::format::{FORMAT, fingerprint};
-use super::write::{AGAIN, ATTEMPTS, WriteError, Writer, read_head};
+use super::write::{AGAIN, ATTEMPTS, WriteError, Writer, read_head, tried};
 use crate::backend::oxia::shard::{Record, Shard, ShardError};
 use crate::seams;
 use crate::storage::Snapshot;
@@ -76,22 +76,6 @@ pub fn implied_head(record: &Record) -> Option<CheckpointHead> {
         log_bytes: record.value.len() as u64,
         bytes: 0,
     })
-}
-
-/// Asks until there is an answer, for a while.
-async fn tried<T, F>(ask: impl Fn() -> F) -> Result<T, ShardError>
-where
-    F: Future<Output = Result<T, ShardError>>,
-{
-    let mut attempt = 1;
-    loop {
-        match ask().await {
-            Err(ShardError::NotSent(_) | ShardError::Unknown(_)) if attempt < ATTEMPTS => {}
-            answer => return answer,
-        }
-        attempt += 1;
-        tokio::time::sleep(AGAIN).await;
-    }
 }
 
 /// What became of an append.

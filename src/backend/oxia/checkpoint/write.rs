@@ -64,6 +64,26 @@ pub struct Writer<'a, S> {
     pub applied: &'a (dyn Fn() -> u64 + Sync),
 }
 
+/// Asks until there is an answer, for a while.
+pub(super) async fn tried<T, F>(ask: impl Fn() -> F) -> Result<T, ShardError>
+where
+    F: Future<Output = Result<T, ShardError>>,
+{
+    let mut attempt = 1;
+    loop {
+        match ask().await {
+            Err(error @ (ShardError::NotSent(_) | ShardError::Unknown(_)))
+                if attempt < ATTEMPTS =>
+            {
+                tracing::debug!(%error, "a step of a checkpoint is tried again");
+            }
+            answer => return answer,
+        }
+        attempt += 1;
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
 impl<S: Shard> Writer<'_, S> {
     /// Makes a checkpoint of a snapshot, of a log that begins somewhere at or before the snapshot's
     /// position, and moves the head to it.
@@ -172,20 +192,8 @@ impl<S: Shard> Writer<'_, S> {
 
     /// Writes a record that nobody else writes: again, as long as there is no answer.
     async fn put(&self, name: String, value: Bytes) -> Result<(), WriteError> {
-        let mut attempt = 1;
-        loop {
-            match self.shard.put(name.clone(), value.clone(), Expected::Anything).await {
-                Ok(_) => return Ok(()),
-                Err(error @ (ShardError::NotSent(_) | ShardError::Unknown(_)))
-                    if attempt < ATTEMPTS =>
-                {
-                    tracing::debug!(%error, name, "cannot write a part of a checkpoint yet");
-                }
-                Err(error) => return Err(error.into()),
-            }
-            attempt += 1;
-            tokio::time::sleep(AGAIN).await;
-        }
+        tried(|| self.shard.put(name.clone(), value.clone(), Expected::Anything)).await?;
+        Ok(())
     }
 
     async fn move_head(&self, head: &CheckpointHead) -> Result<(), WriteError> {
