@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use leaseway::backend::oxia::client::{Client, Config, Kind, Tls};
 use support::client::Client as EtcdClient;
-use support::oxia::{real_oxia, steady_port};
+use support::oxia::real_oxia;
 use support::tls::{Authority, Folder, Subject};
-use support::{PATIENCE, Server};
+use support::{PATIENCE, Server, free_port};
 
 /// A process that ends with the test.
 struct Process(Child);
@@ -55,7 +55,7 @@ impl Cluster {
             &Subject { hosts: &["oxia.example"], ..Subject::named("oxia") },
         );
         folder.issue(&ours, "gateway", &Subject::named("gateway"));
-        let ports: Vec<u16> = (0..5).map(|_| steady_port()).collect();
+        let ports: Vec<u16> = (0..5).map(|_| free_port()).collect();
         let at = |index: usize| format!("127.0.0.1:{}", ports[index]);
         let file = |name: &str| folder.path(name).display().to_string();
         let dir = folder.path("");

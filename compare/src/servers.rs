@@ -326,11 +326,16 @@ impl Drop for Oxia {
 }
 
 impl Ports {
-    /// Two ports that are free now. Nothing holds them until the server does, so a start can fail
-    /// if another program is faster; that is an error, not a retry.
+    /// Two ports that are free now, below those that outgoing connections get. Nothing holds them
+    /// until the server does, so a start can fail if another program is faster; that is an error,
+    /// not a retry.
     fn free() -> Result<Self> {
-        let client = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        let peer = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let listen = || {
+            let mut ports = (0..1000).map(|_| fastrand::u16(15_000..32_000));
+            ports.find_map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok())
+        };
+        // Both at one time, so that they differ.
+        let (client, peer) = listen().zip(listen()).context("no free ports")?;
         Ok(Self { client: client.local_addr()?.port(), peer: peer.local_addr()?.port() })
     }
 }

@@ -2,9 +2,12 @@ package harness
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -195,15 +198,27 @@ func (s *Server) ClientWith(config clientv3.Config) *clientv3.Client {
 	return client
 }
 
-// FreeAddress finds a TCP address on the loopback interface that nobody uses.
+// given are the addresses that this process has found.
+var given sync.Map
+
+// FreeAddress finds a TCP address on the loopback interface that nobody uses and that this process has
+// not found before. Its port is below those that outgoing connections get, so that nothing takes it by
+// chance before the server it is for listens there, or while that server is started again.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 1000 {
+		address := fmt.Sprintf("127.0.0.1:%d", 15_000+rand.IntN(17_000))
+		listener, err := net.Listen("tcp", address)
+		if err != nil {
+			continue
+		}
+		listener.Close()
+		if _, found := given.LoadOrStore(address, true); !found {
+			return address
+		}
 	}
-	defer listener.Close()
-	return listener.Addr().String()
+	t.Fatal("no free port")
+	return ""
 }
 
 // Context is bounded by the given time and by the test.

@@ -9,10 +9,12 @@ pub mod oxia;
 pub mod tls;
 pub mod users;
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -20,10 +22,17 @@ use tempfile::TempDir;
 /// How long anything may take.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A port that nobody listened on a moment ago.
+/// A port that nobody listens on, and that this process gives out only once.
+///
+/// It is below those that outgoing connections get, and that listeners of port 0 get: nothing takes
+/// it by chance before the server that it is for listens on it, or while that server is started again.
 pub fn free_port() -> u16 {
-    let socket = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    socket.local_addr().expect("its address").port()
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let mut given = GIVEN.lock().expect("no test panics here");
+    let mut ports = (0..1000).map(|_| rand::random_range(15_000..32_000));
+    ports
+        .find(|&port| TcpListener::bind(("127.0.0.1", port)).is_ok() && given.insert(port))
+        .expect("a free port")
 }
 
 /// The real etcd's binary, when it has been built on this machine.

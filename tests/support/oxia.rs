@@ -3,7 +3,7 @@
 #![allow(dead_code)]
 
 use std::fs::File;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use leaseway::backend::oxia::client::{Address, Client, Config};
 use tempfile::TempDir;
 
-use super::{PATIENCE, cached};
+use super::{PATIENCE, cached, free_port};
 
 /// The server's binary, built by `compat-tests/tools/build-oxia.sh`.
 pub fn real_oxia() -> Option<PathBuf> {
@@ -34,7 +34,7 @@ impl Oxia {
             return None;
         };
         let dir = tempfile::tempdir().expect("temporary directory");
-        let ports = [steady_port(), steady_port()];
+        let ports = [free_port(), free_port()];
         let child = launch(&binary, ports, &dir);
         Some(Oxia { child, binary, ports, dir })
     }
@@ -80,14 +80,6 @@ impl Drop for Oxia {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// A free port below those that outgoing connections get: one that is still free when a server that
-/// was killed is started again, however busy the other tests are.
-pub fn steady_port() -> u16 {
-    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    let mut ports = (0..1000).map(|_| rand::random_range(15_000..32_000));
-    ports.find(free).expect("a free port")
 }
 
 /// Starts the server and waits until it may be called. A call in the moment between its opening the
