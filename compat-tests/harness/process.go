@@ -51,15 +51,22 @@ func StartProcessWithInput(t testing.TB, name string, input *os.File, path strin
 
 func startCommand(t testing.TB, name string, command *exec.Cmd) *Process {
 	t.Helper()
-	p := &Process{t: t, name: name, cmd: command, output: &outputLog{}, exited: make(chan struct{})}
-	p.cmd.Stdout = p.output
-	p.cmd.Stderr = p.output
-	p.cmd.SysProcAttr = dieWithParent()
+	output := &outputLog{}
+	command.Stdout, command.Stderr, command.SysProcAttr = output, output, dieWithParent()
+	return startWith(t, name, command, output, func() {})
+}
+
+// startWith runs a command whose output goes into output by what the caller has done about it; when drained
+// returns, all of an ended process's is there.
+func startWith(t testing.TB, name string, command *exec.Cmd, output *outputLog, drained func()) *Process {
+	t.Helper()
+	p := &Process{t: t, name: name, cmd: command, output: output, exited: make(chan struct{})}
 	if err := p.cmd.Start(); err != nil {
 		t.Fatalf("start %s: %v", name, err)
 	}
 	go func() {
 		p.exitErr = p.cmd.Wait()
+		drained()
 		close(p.exited)
 	}()
 	t.Cleanup(p.Kill)

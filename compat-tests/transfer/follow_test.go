@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -21,34 +22,61 @@ import (
 type follower struct {
 	t       *testing.T
 	process *harness.Process
-	dir     string
+	// terminal is the one that it runs on, if it runs on one.
+	terminal *harness.Terminal
+	dir      string
 }
 
 // follow begins one into a new directory or keyspace, and waits until the snapshot is in.
 func follow(t *testing.T, from *harness.Server, flags ...string) *follower {
 	t.Helper()
-	if !harness.CurrentSubject(t).IsOurs() {
-		t.Skip("leaseway's own command")
-	}
-	dir := filepath.Join(t.TempDir(), "data")
-	args := append([]string{"import", "--from-endpoint", from.URL(), "--follow"}, flags...)
-	if harness.CurrentSubject(t) == harness.Gateway {
-		args = append(args, harness.Gateway.Flags(t, dir)...)
-	} else {
-		args = append(args, "--data-dir", dir)
-	}
+	dir, args := followArgs(t, from, flags...)
 	process := harness.StartProcess(t, "import", nil, harness.Leaseway.Binary(t), args...)
 	noError(t, process.AwaitOutput("following", 30*time.Second))
 	return &follower{t: t, process: process, dir: dir}
 }
 
+// followOnTerminal is follow with somebody who looks on.
+func followOnTerminal(t *testing.T, from *harness.Server, flags ...string) *follower {
+	t.Helper()
+	dir, args := followArgs(t, from, flags...)
+	process, terminal := harness.StartOnTerminal(t, "import", harness.Leaseway.Binary(t), args...)
+	noError(t, process.AwaitOutput("or press ENTER", 30*time.Second))
+	return &follower{t: t, process: process, terminal: terminal, dir: dir}
+}
+
+func followArgs(t *testing.T, from *harness.Server, flags ...string) (dir string, args []string) {
+	t.Helper()
+	if !harness.CurrentSubject(t).IsOurs() {
+		t.Skip("leaseway's own command")
+	}
+	dir = filepath.Join(t.TempDir(), "data")
+	args = append([]string{"import", "--from-endpoint", from.URL(), "--follow"}, flags...)
+	if harness.CurrentSubject(t) == harness.Gateway {
+		args = append(args, harness.Gateway.Flags(t, dir)...)
+	} else {
+		args = append(args, "--data-dir", dir)
+	}
+	return dir, args
+}
+
 // cutOver ends it and returns the revision that it says it has come to.
 func (f *follower) cutOver() int64 {
 	f.t.Helper()
-	code, err := f.process.Terminate(30 * time.Second)
-	noError(f.t, err)
+	f.process.Signal(syscall.SIGTERM)
+	return f.arrived()
+}
+
+// arrived waits for the end after it was told to cut over, and returns the revision as cutOver does.
+func (f *follower) arrived() int64 {
+	f.t.Helper()
+	code, ended := f.process.Wait(30 * time.Second)
+	if !ended {
+		f.t.Fatalf("it still runs: %q", f.process.Output())
+	}
 	equal(f.t, "code", code, 0)
-	said := regexp.MustCompile(`(?m)^imported .*: revision (\d+),`).FindStringSubmatch(f.process.Output())
+	// A terminal shows Ctrl-C.
+	said := regexp.MustCompile(`(?m)^(?:\^C)?imported .*: revision (\d+),`).FindStringSubmatch(f.process.Output())
 	if said == nil {
 		f.t.Fatalf("no revision in %q", f.process.Output())
 	}
@@ -67,6 +95,8 @@ type writer struct {
 	cancel  context.CancelFunc
 	done    chan error
 	written atomic.Int64
+	// stopping ends it after its present change: one that is cut off might still be made later.
+	stopping atomic.Bool
 }
 
 func write(t *testing.T, client *clientv3.Client) *writer {
@@ -80,7 +110,7 @@ func write(t *testing.T, client *clientv3.Client) *writer {
 func (w *writer) run(ctx context.Context, client *clientv3.Client) error {
 	random := rand.New(rand.NewPCG(31, 0))
 	var lease clientv3.LeaseID
-	for n := 0; ctx.Err() == nil; n++ {
+	for n := 0; ctx.Err() == nil && !w.stopping.Load(); n++ {
 		key := fmt.Sprintf("key/%03d", random.IntN(150))
 		var err error
 		switch n % 9 {
@@ -134,8 +164,22 @@ func (w *writer) more(changes int64) {
 
 func (w *writer) stop() {
 	w.t.Helper()
-	w.cancel()
+	w.stopping.Store(true)
 	noError(w.t, <-w.done)
+	w.cancel()
+}
+
+// settle waits until the short leases of a writer have run out: from then on nothing changes by itself.
+func settle(t *testing.T, client *clientv3.Client) {
+	t.Helper()
+	harness.Eventually(t, 30*time.Second, "short leases run out", func() error {
+		for _, lease := range must(client.Leases(t.Context()))(t).Leases {
+			if ttl := must(client.TimeToLive(t.Context(), lease.ID))(t).GrantedTTL; ttl > 0 && ttl < 100 {
+				return fmt.Errorf("one of %d s is left", ttl)
+			}
+		}
+		return nil
+	})
 }
 
 // TestFollowWhileWriting cuts over under load: what was imported is what etcd had at that revision.
@@ -198,14 +242,7 @@ func TestFollowToTheEnd(t *testing.T) {
 	must(root.Revoke(t.Context(), revoked))(t)
 	// Leases without keys have no revision at all; those of two seconds have run out in a moment.
 	must(root.Grant(t.Context(), 7000))(t)
-	harness.Eventually(t, 30*time.Second, "short leases run out", func() error {
-		for _, lease := range must(root.Leases(t.Context()))(t).Leases {
-			if ttl := must(root.TimeToLive(t.Context(), lease.ID))(t).GrantedTTL; ttl > 0 && ttl < 100 {
-				return fmt.Errorf("one of %d s is left", ttl)
-			}
-		}
-		return nil
-	})
+	settle(t, root)
 	revision := following.cutOver()
 	want := stateOf(t, root, true)
 	equal(t, "revision", revision, must(root.Get(t.Context(), "k"))(t).Header.Revision)
@@ -258,5 +295,30 @@ func TestFollowRefusesWhatItCannotFollow(t *testing.T) {
 	}
 	if harness.CurrentSubject(t) == harness.Leaseway {
 		refused(t, "--follow goes with --from-endpoint", "import", "x", "--follow", "--data-dir", t.TempDir())
+	}
+}
+
+// TestFollowOnATerminal cuts over when ENTER or Ctrl-C is pressed, and for nothing else that is pressed.
+func TestFollowOnATerminal(t *testing.T) {
+	t.Parallel()
+	etcd := harness.StartSubject(t, harness.Etcd)
+	client := etcd.Client()
+	fill(t, client, 24)
+	for _, pressed := range []struct{ name, first, last string }{
+		{"ENTER", "", "\r"},
+		{"ENTER after other keys", "yes", "\r"},
+		{"Ctrl-C after Ctrl-D", "\x04", "\x03"},
+	} {
+		t.Run(pressed.name, func(t *testing.T) {
+			following := followOnTerminal(t, etcd)
+			following.terminal.Type(pressed.first)
+			// It goes on until it is told.
+			revision := must(client.Put(t.Context(), "pressed", pressed.name))(t).Header.Revision
+			noError(t, following.process.AwaitOutput(fmt.Sprintf("is followed up to revision %d", revision), 30*time.Second))
+			want := stateOf(t, client, true)
+			following.terminal.Type(pressed.last)
+			equal(t, "revision", following.arrived(), revision)
+			sameState(t, stateOf(t, following.serve().Client(), true), want)
+		})
 	}
 }
