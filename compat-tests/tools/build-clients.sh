@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fetches and builds clients of etcd in other languages, or reuses what was built:
-#   build-clients.sh CLIENT     with CLIENT one of rust, etcd3, aetcd, etcd3gw, tooz, node, java
+#   build-clients.sh CLIENT     with CLIENT one of rust, etcd3, aetcd, etcd3gw, tooz, patroni, node, java
 # The versions are pinned in the files below compat-tests/clients. The last line printed is the
 # directory that holds the result.
 set -euo pipefail
@@ -15,9 +15,7 @@ need() {
 
 # python_environment NAME DIR: the packages of one client, and the source of its release with its tests.
 python_environment() {
-  need python3 "install Python 3.11 or newer with its venv module (Debian: python3-venv)"
-  python3 -m venv "$2/venv"
-  "$2/venv/bin/python" -m pip install -q --disable-pip-version-check -r "$clients/python/$1.txt" >&2
+  packages "$1" "$2"
   "$2/venv/bin/python" -m pip download -q --disable-pip-version-check --no-deps --no-binary :all: \
     --require-hashes -d "$2" -r "$clients/python/$1-sdist.txt" >&2
   tar -xzf "$2/$1"-*.tar.gz -C "$2"
@@ -26,12 +24,16 @@ python_environment() {
   rm -rf "$2/source/$1" "$2/$1"-*.tar.gz
 }
 
-# Its tests are installed with it, and tooz, whose driver for etcd is made on it, brings its own.
-build_etcd3gw() {
+# packages NAME DIR: nothing but the packages of one client.
+packages() {
   need python3 "install Python 3.11 or newer with its venv module (Debian: python3-venv)"
-  python3 -m venv "$1/venv"
-  "$1/venv/bin/python" -m pip install -q --disable-pip-version-check -r "$clients/python/etcd3gw.txt" >&2
+  python3 -m venv "$2/venv"
+  "$2/venv/bin/python" -m pip install -q --disable-pip-version-check -r "$clients/python/$1.txt" >&2
 }
+
+# Its tests are installed with it, and tooz, whose driver for etcd is made on it, brings its own.
+build_etcd3gw() { packages etcd3gw "$1"; }
+build_patroni() { packages patroni "$1"; }
 
 build_etcd3() { python_environment etcd3 "$1"; }
 build_aetcd() { python_environment aetcd "$1"; }
@@ -87,7 +89,7 @@ if [[ $client == tooz ]]; then client=etcd3gw; fi
 case $client in
   rust) inputs=(rust/Cargo.lock) ;;
   etcd3 | aetcd) inputs=("python/$client.txt" "python/$client-sdist.txt") ;;
-  etcd3gw) inputs=(python/etcd3gw.txt) ;;
+  etcd3gw | patroni) inputs=("python/$client.txt") ;;
   node) inputs=(node/package-lock.json) ;;
   java) inputs=(java/pom.xml java/Smoke.java) ;;
   *) echo "build-clients.sh: unknown client $client" >&2; exit 2 ;;
