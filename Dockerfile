@@ -7,7 +7,7 @@
 # docker-compose.yml and deploy/kubernetes/ run it as gateways on an Oxia cluster.
 
 FROM rust:1.95-alpine AS build
-# A C compiler and headers: to link, and for crates with parts in C.
+# A C compiler, make and headers: to link, and for crates with parts in C.
 RUN apk add --no-cache build-base
 WORKDIR /src
 COPY . .

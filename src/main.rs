@@ -23,25 +23,13 @@ use leaseway::transfer::command as transfer;
 use leaseway_proto::etcdserverpb::AlarmType;
 use tokio::sync::watch;
 
-/// Large buffers (answers, values) get mappings of their own, which go back to the system when they
-/// are freed. Left to itself the C library raises that bound as it sees larger buffers, and then keeps
-/// gigabytes after a burst of large answers.
-#[cfg(target_env = "gnu")]
-fn return_memory() {
-    const LARGE: i32 = 256 * 1024;
-    // SAFETY: these calls only set parameters of the allocator, and no other thread runs yet.
-    unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, LARGE);
-        libc::mallopt(libc::M_ARENA_MAX, 4);
-    }
-}
-
-#[cfg(not(target_env = "gnu"))]
-fn return_memory() {}
+/// Many threads allocate and free large values here: the C library's allocator makes them wait for each other
+/// while it gives memory back, and keeps gigabytes after a burst of large answers if it does not. This
+/// one's own threads give memory back, a few seconds after it was freed.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    return_memory();
     if let Some((command, args)) = command() {
         if args.iter().any(|arg| ["--help", "-help", "-h"].contains(&arg.as_str())) {
             return print(&config::commands_text());

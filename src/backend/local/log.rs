@@ -1,11 +1,11 @@
 //! The local log: a queue, one thread that applies, one sync per group.
 //!
-//! While a sync is under way, everything that arrives queues for the next group; nothing waits on
-//! a timer. Per group the thread: applies each command to a staging, lets the commands that changed
-//! something be written to the log file and synced ([`super::logger`]) while it commits the staging to the
-//! store, publishes the new state, hands the events to the watchers, and only then answers. The store itself is made durable when a
-//! log file is full, while groups go on into the other one, and when the process ends. Compaction proceeds in bounded steps that
-//! ride on the groups.
+//! While a group is written to the log file and synced ([`super::logger`]), the thread commits it to the
+//! store, and then applies whatever arrives to the staging of the next group; nothing waits on a timer.
+//! Once a group is in the log, the thread publishes the new state, hands the events to the watchers, and only
+//! then answers; the next group is logged after that, so one at most is on its way. The store itself is made
+//! durable when a log file is full, while groups go on into the other one, and when the process ends.
+//! Compaction proceeds in bounded steps that ride on the groups.
 //!
 //! If storage fails, nothing of the group is answered, and the process is told to stop: what is on
 //! disk is then no longer known.
@@ -18,8 +18,9 @@ use crate::keyspace::command::{Command, Outcome};
 use crate::keyspace::event::{RevisionEvents, Visible};
 use crate::keyspace::machine::Machine;
 use crate::keyspace::staging::Staging;
-use crate::keyspace::view::View;
+use crate::keyspace::view::{Published, View};
 use crate::storage::{Durability, Engine, StorageError};
+use leaseway_proto::log::Entry;
 use prost::Message;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -70,6 +71,8 @@ struct Proposal {
 enum Request {
     Propose(Proposal),
     Shrink(oneshot::Sender<bool>),
+    /// The log has something to say.
+    Logged,
     Stop,
 }
 
@@ -111,7 +114,11 @@ impl LocalLog {
         let (told, finished) = watch::channel(parts.machine.compaction_finished());
         let stats = Arc::new(LogStats::default());
         let Parts { machine, wal, engine, view, publish, on_failure, on_commit } = parts;
-        let logger = Logger::start(wal)?;
+        let waking = queue.downgrade();
+        let logger = Logger::start(wal, move || {
+            // A thread that has something queued, or nobody to queue anything, need not be woken up.
+            let _ = waking.upgrade().map(|queue| queue.try_send(Request::Logged));
+        })?;
         let (shrinks, told_stats) = (Vec::new(), stats.clone());
         let applier = Applier {
             machine,
@@ -124,6 +131,7 @@ impl LocalLog {
             requests,
             told,
             shrinks,
+            flight: None,
             stats: told_stats,
         };
         let thread =
@@ -192,16 +200,37 @@ struct Applier {
     told: watch::Sender<i64>,
     /// Who waits for the store to be shrunk, and since when.
     shrinks: Vec<(oneshot::Sender<bool>, Instant)>,
+    flight: Option<Flight>,
     stats: Arc<LogStats>,
 }
 
-/// A group on its way.
+/// Outcomes, and who waits for them.
+type Answers = Vec<(oneshot::Sender<Outcome>, Outcome)>;
+
+fn answer_all(answers: Answers) {
+    for (answer, outcome) in answers {
+        // Whoever gave up waiting is not told; the command stands.
+        let _ = answer.send(outcome);
+    }
+}
+
+/// A group that is being collected.
 #[derive(Default)]
 struct Group {
     /// What has to be logged.
     commands: Vec<Command>,
     /// What is to be answered once the group is durable.
-    answers: Vec<(oneshot::Sender<Outcome>, Outcome)>,
+    answers: Answers,
+}
+
+/// A group that is in the store, and on its way into the log.
+struct Flight {
+    answers: Answers,
+    events: Vec<RevisionEvents>,
+    published: Published,
+    compaction_finished: i64,
+    /// How long the commit to the store took.
+    took: Duration,
 }
 
 impl Applier {
@@ -222,27 +251,25 @@ impl Applier {
         (self.on_failure)(&error);
     }
 
-    /// Collects, applies, commits, publishes and answers one group. Returns whether to go on.
+    /// Collects, applies and commits one group, and publishes and answers the one before it. Returns whether
+    /// to go on.
     fn group(&mut self) -> Result<bool, StorageError> {
-        let compacting = self.machine.compacting();
-        let first =
-            if compacting { self.requests.try_recv().ok() } else { self.requests.blocking_recv() };
-        if first.is_none() && !compacting {
+        let first = if self.machine.compacting() && self.flight.is_none() {
+            self.requests.try_recv().ok()
+        } else {
+            self.requests.blocking_recv()
+        };
+        if first.is_none() && self.flight.is_none() && !self.machine.compacting() {
             return Ok(false);
         }
         let snapshot = self.engine.snapshot()?;
         let mut staging = Staging::new(snapshot, self.machine.next_position());
         let mut group = Group::default();
-        self.apply_all(first, &mut staging, &mut group)?;
+        self.collect(first, &mut staging, &mut group)?;
+        self.land()?;
         let known = self.view.now().visible.compacted;
         self.machine.compaction_step(&mut staging, known)?;
-        self.commit(staging, std::mem::take(&mut group.commands))?;
-        let finished = self.machine.compaction_finished();
-        self.told.send_if_modified(|told| std::mem::replace(told, finished) != finished);
-        for (answer, outcome) in group.answers {
-            // Whoever gave up waiting is not told; the command stands.
-            let _ = answer.send(outcome);
-        }
+        self.commit(staging, group)?;
         self.shrink()?;
         Ok(true)
     }
@@ -270,7 +297,8 @@ impl Applier {
         Ok(())
     }
 
-    fn apply_all(
+    /// Applies what is queued, and what arrives until the group before this one is in the log.
+    fn collect(
         &mut self,
         first: Option<Request>,
         staging: &mut Staging,
@@ -293,50 +321,90 @@ impl Applier {
                     commands += 1;
                 }
                 Request::Shrink(done) => self.shrinks.push((done, Instant::now())),
+                Request::Logged => {}
                 // What is queued already is still served; the end of the queue ends the thread.
                 Request::Stop => self.requests.close(),
             }
+            if self.flight.is_some()
+                && let Some(logged) = self.logger.try_wait()?
+            {
+                self.arrive(logged)?;
+            }
             if commands < GROUP && bytes < GROUP_BYTES {
-                next = self.requests.try_recv().ok();
+                next = match self.flight {
+                    Some(_) => self.requests.blocking_recv(),
+                    None => self.requests.try_recv().ok(),
+                };
             }
         }
         self.stats.applied.fetch_add(commands as u64, Ordering::Relaxed);
         Ok(())
     }
 
-    fn commit(&mut self, mut staging: Staging, commands: Vec<Command>) -> Result<(), StorageError> {
+    /// Commits a group to the store and sends it to the log. Of one that changes nothing only the answers
+    /// are sent.
+    fn commit(&mut self, mut staging: Staging, group: Group) -> Result<(), StorageError> {
+        let Group { commands, answers } = group;
         if commands.is_empty() && staging.is_empty() {
+            answer_all(answers);
             return Ok(());
         }
         let started = Instant::now();
-        let (events, synced) = if commands.is_empty() {
-            self.machine.finish_group(&mut staging, false);
-            let (batch, events) = staging.finish();
-            self.engine.commit(&batch, Durability::Deferred)?;
-            (events, Duration::ZERO)
-        } else {
-            let position = staging.position;
-            let entry = self.logger.with(|wal| {
-                let entry = wal.entry(position, commands);
-                make_room(wal, &*self.engine, &entry).map(|()| entry)
-            })?;
-            self.machine.finish_group(&mut staging, true);
-            let (batch, events) = staging.finish();
-            (events, self.logger.log_and_commit(entry, &*self.engine, &batch)?)
+        let position = staging.position;
+        let entry = (!commands.is_empty()).then(|| self.entry(position, commands)).transpose()?;
+        self.machine.finish_group(&mut staging, entry.is_some());
+        let (batch, events) = staging.finish();
+        let logged = match entry {
+            Some(entry) => self.logger.log(entry, &batch)?,
+            None => Some(Duration::ZERO),
         };
-        let took = started.elapsed();
+        self.engine.commit(&batch, Durability::Deferred)?;
+        self.flight = Some(Flight {
+            answers,
+            events,
+            published: self.machine.published(),
+            compaction_finished: self.machine.compaction_finished(),
+            took: started.elapsed(),
+        });
+        logged.map_or(Ok(()), |logged| self.arrive(logged))
+    }
+
+    /// An entry of the log, for which there is room.
+    fn entry(&self, position: u64, commands: Vec<Command>) -> Result<Entry, StorageError> {
+        self.logger.with(|wal| {
+            let entry = wal.entry(position, commands);
+            make_room(wal, &*self.engine, &entry).map(|()| entry)
+        })
+    }
+
+    /// Waits until the group that is on its way is in the log, and publishes and answers it.
+    fn land(&mut self) -> Result<(), StorageError> {
+        if self.flight.is_none() {
+            return Ok(());
+        }
+        let logged = self.logger.wait()?;
+        self.arrive(logged)
+    }
+
+    /// Publishes and answers the group that was on its way, with which the log was busy for `logged`.
+    fn arrive(&mut self, logged: Duration) -> Result<(), StorageError> {
+        let Some(flight) = self.flight.take() else { return Ok(()) };
+        let took = flight.took.max(logged);
         self.stats.commits.fetch_add(1, Ordering::Relaxed);
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.stats.commit_nanos.fetch_add(nanos, Ordering::Relaxed);
-        (self.on_commit)(took, synced);
-        let published = self.machine.published();
-        let visible = published.visible;
-        self.view.publish(published);
-        self.publish.publish(events, visible);
+        (self.on_commit)(took, logged);
+        let visible = flight.published.visible;
+        self.view.publish(flight.published);
+        self.publish.publish(flight.events, visible);
+        let finished = flight.compaction_finished;
+        self.told.send_if_modified(|told| std::mem::replace(told, finished) != finished);
+        answer_all(flight.answers);
         Ok(())
     }
 
     fn checkpoint(&mut self) -> Result<(), StorageError> {
+        self.land()?;
         self.logger.with(|wal| checkpoint(&self.machine, &*self.engine, wal))
     }
 }

@@ -1,15 +1,16 @@
-//! Writes groups to the log on a thread of its own, while the apply thread commits them to the store.
+//! Writes groups to the log on a thread of its own, while the apply thread commits them to the store and
+//! applies the commands of the next group.
 //!
 //! Neither has to wait for the other: the store's commit is not durable by itself, and whoever makes the
-//! store durable does so between two groups. So whatever of the two is cut off, a start finds a store that
-//! is behind the log.
+//! store durable does so when no group is on its way. So whatever of the two is cut off, a start finds a
+//! store that is behind the log.
 
 use super::wal::Wal;
-use crate::storage::{Batch, Durability, Engine, StorageError};
+use crate::storage::{Batch, StorageError};
 use leaseway_proto::log::Entry;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
 /// Changes of the store from which on its commit takes longer than waking a thread up.
@@ -17,19 +18,22 @@ const CHANGES: usize = 8;
 /// Bytes of changes likewise.
 const BYTES: usize = 16 << 10;
 
+/// How long the log took with a group.
+type Logged = Result<Duration, StorageError>;
+
 /// The log and its thread. The thread ends when this is dropped.
 pub struct Logger {
     wal: Arc<Mutex<Wal>>,
     entries: SyncSender<Entry>,
-    written: Receiver<(Result<(), StorageError>, Duration)>,
+    written: Receiver<Logged>,
 }
 
 impl Logger {
-    /// Starts the thread.
+    /// Starts the thread. It calls `done` after each group that it has written.
     ///
     /// # Errors
     /// The thread could not be started.
-    pub fn start(wal: Wal) -> std::io::Result<Self> {
+    pub fn start(wal: Wal, done: impl Fn() + Send + 'static) -> std::io::Result<Self> {
         let wal = Arc::new(Mutex::new(wal));
         let (entries, work) = sync_channel::<Entry>(1);
         let (tell, written) = sync_channel(1);
@@ -39,6 +43,7 @@ impl Logger {
                 if tell.send(append(&appending, &entry)).is_err() {
                     return;
                 }
+                done();
             }
         })?;
         Ok(Self { wal, entries, written })
@@ -49,37 +54,48 @@ impl Logger {
         work(&mut self.wal.lock())
     }
 
-    /// Makes a group durable in the log and commits it to the store; returns how long the log took. When this
-    /// fails, it may be in either.
+    /// Makes a small group durable in the log at once, and returns how long that took. A larger one is given
+    /// to the thread, and has to be waited for before the next.
     ///
     /// # Errors
-    /// Storage errors.
-    pub fn log_and_commit(
-        &self,
-        entry: Entry,
-        engine: &dyn Engine,
-        batch: &Batch,
-    ) -> Result<Duration, StorageError> {
+    /// Storage errors, after which it is not known whether the group is in the log.
+    pub fn log(&self, entry: Entry, batch: &Batch) -> Result<Option<Duration>, StorageError> {
         if !is_large(batch) {
-            let (result, took) = append(&self.wal, &entry);
-            result?;
-            engine.commit(batch, Durability::Deferred)?;
-            return Ok(took);
+            return append(&self.wal, &entry).map(Some);
         }
-        let ended = || StorageError::Closed("the log's thread has ended".into());
         self.entries.send(entry).map_err(|_| ended())?;
-        let committed = engine.commit(batch, Durability::Deferred);
-        let (logged, took) = self.written.recv().map_err(|_| ended())?;
-        logged?;
-        committed?;
-        Ok(took)
+        Ok(None)
+    }
+
+    /// Waits until the thread has made its group durable, and returns how long that took.
+    ///
+    /// # Errors
+    /// As [`Logger::log`].
+    pub fn wait(&self) -> Logged {
+        self.written.recv().map_err(|_| ended())?
+    }
+
+    /// The same, if the thread has done so already.
+    ///
+    /// # Errors
+    /// As [`Logger::log`].
+    pub fn try_wait(&self) -> Result<Option<Duration>, StorageError> {
+        match self.written.try_recv() {
+            Ok(logged) => logged.map(Some),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => Err(ended()),
+        }
     }
 }
 
-fn append(wal: &Mutex<Wal>, entry: &Entry) -> (Result<(), StorageError>, Duration) {
+fn ended() -> StorageError {
+    StorageError::Closed("the log's thread has ended".into())
+}
+
+fn append(wal: &Mutex<Wal>, entry: &Entry) -> Logged {
     let started = Instant::now();
-    let result = wal.lock().append(entry);
-    (result, started.elapsed())
+    wal.lock().append(entry)?;
+    Ok(started.elapsed())
 }
 
 fn is_large(batch: &Batch) -> bool {
