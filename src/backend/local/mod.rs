@@ -5,6 +5,8 @@
 //! [`recover`] brings a store up to its log when the process starts.
 
 pub mod log;
+#[cfg(test)]
+mod log_tests;
 mod logger;
 pub mod recover;
 pub mod sessions;
