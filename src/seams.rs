@@ -45,6 +45,9 @@ pub enum Rule {
     RenewAgain,
     /// The end of a session is the one whose marker the lease has.
     Marker,
+    /// A session is given its record by the leader that made it, and ended by one that still has the record
+    /// of it: by its id alone it may be another one.
+    OwnSession,
     /// A grant is answered only after a heartbeat.
     GrantHeartbeat,
     /// How long a session surely lives leaves room for clocks that do not run alike.

@@ -192,11 +192,15 @@ pub trait Sessions: Send + Sync + 'static {
         id: SessionId,
     ) -> impl Future<Output = Result<Option<SessionInfo>, SessionError>> + Send;
 
-    /// Ends it at once. Closing an ended session is fine.
+    /// Ends it at once, if it has this marker. Closing an ended session is fine.
     ///
     /// # Errors
-    /// Only that the backend has stopped.
-    fn close(&self, id: SessionId) -> impl Future<Output = Result<(), SessionError>> + Send;
+    /// The backend did not answer, in time or ever.
+    fn close(
+        &self,
+        id: SessionId,
+        marker: &str,
+    ) -> impl Future<Output = Result<(), SessionError>> + Send;
 
     /// The next sessions that ended by themselves, in the order in which they ended, at most `most`
     /// (at least 1). A session that was closed may be among them.

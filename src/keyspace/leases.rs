@@ -61,22 +61,21 @@ struct Held {
 #[derive(Debug, Default)]
 struct Inner {
     leases: BTreeMap<i64, Held>,
-    // Leases by session, without those that have none.
-    by_session: BTreeMap<u64, i64>,
+    // Sessions with their leases, without leases that have none. A lease whose session has ended may still be
+    // there when the id is given out again.
+    by_session: BTreeSet<(u64, i64)>,
     position: u64,
 }
 
 impl Inner {
     fn index_session(&mut self, session: u64, lease: i64) {
         if session != 0 {
-            self.by_session.insert(session, lease);
+            self.by_session.insert((session, lease));
         }
     }
 
     fn forget_session(&mut self, session: u64, lease: i64) {
-        if self.by_session.get(&session) == Some(&lease) {
-            self.by_session.remove(&session);
-        }
+        self.by_session.remove(&(session, lease));
     }
 }
 
@@ -104,11 +103,12 @@ impl LeaseTable {
         Positioned { value, position: inner.position }
     }
 
-    /// The lease that a session keeps the time of, if it lives.
-    pub fn of_session(&self, session: u64) -> Positioned<Option<Lease>> {
+    /// The living leases that have a session of this id: one, unless the id was given out again.
+    pub fn of_session(&self, session: u64) -> Positioned<Vec<Lease>> {
         let inner = self.inner.read();
-        let id = inner.by_session.get(&session);
-        let value = id.and_then(|id| inner.leases.get(id)).map(|held| held.lease.clone());
+        let ids = inner.by_session.range((session, i64::MIN)..=(session, i64::MAX));
+        let leases = ids.filter_map(|(_, id)| inner.leases.get(id));
+        let value = leases.map(|held| held.lease.clone()).collect();
         Positioned { value, position: inner.position }
     }
 

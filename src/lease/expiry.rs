@@ -92,8 +92,8 @@ impl<L: Log, S: Sessions> Leases<L, S> {
     ) {
         let (session, marker) = (ended.id, ended.marker.clone());
         let lives = || {
-            let lease = self.reader.leases().of_session(session).value;
-            lease.filter(|lease| lease.marker == marker || !follows(Rule::Marker))
+            let leases = self.reader.leases().of_session(session).value;
+            leases.into_iter().find(|lease| lease.marker == marker || !follows(Rule::Marker))
         };
         let Some(lease) = lives() else { return };
         // If this process was away, nobody may have been there to renew it.

@@ -217,7 +217,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         let grant = LeaseGrant { id, ttl, session, marker: keeper.marker.clone() };
         let outcome = self.propose_for(authority, Op::LeaseGrant(grant)).await?;
         if let Err(refusal) = outcome.reply {
-            self.sessions.close(session).await?;
+            self.sessions.close(session, &keeper.marker).await?;
             return Err(refusal.into());
         }
         // The session's time began before the lease was durable; the client's begins now.
@@ -238,7 +238,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         // As with a renewal: the heartbeat may have come after the end was decided.
         let late =
             self.sessions.shared() && self.times.clock.since(begun) >= times::surely(timeout);
-        if late && follows(Rule::LogLateRenewal) && !self.log_renewal(id, session).await? {
+        if late && follows(Rule::LogLateRenewal) && !self.log_renewal(id, &keeper).await? {
             return Err(LeaseError::TimedOut);
         }
         self.times.acknowledge(session, begun);
@@ -251,12 +251,12 @@ impl<L: Log, S: Sessions> Leases<L, S> {
     /// Lease not found; `authority` may not write its keys.
     pub async fn revoke(&self, id: i64, authority: Option<&Authority>) -> Result<i64, LeaseError> {
         self.log.barrier().await?;
-        let session = self.reader.leases().session(id).value;
+        let keeper = self.reader.leases().keeper(id).value;
         let outcome = self.propose_for(authority, Op::LeaseRevoke(LeaseRevoke { id })).await?;
         outcome.reply?;
-        if let Some((session, _)) = session.filter(|(session, _)| *session != 0) {
-            self.times.forget(session);
-            self.sessions.close(session).await?;
+        if let Some((keeper, _)) = keeper.filter(|(keeper, _)| keeper.session != 0) {
+            self.times.forget(keeper.session);
+            self.sessions.close(keeper.session, &keeper.marker).await?;
         }
         Ok(outcome.revision)
     }
@@ -299,7 +299,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         self.reader.view().durable(found.position).await;
         if session == 0 {
             // If not, another gateway has ended it, and perhaps granted it anew, with a session.
-            let renewed = self.log_renewal(id, session).await?;
+            let renewed = self.log_renewal(id, &keeper).await?;
             return Ok(if renewed { Renewal::Done(ttl) } else { Renewal::Changed });
         }
         let sent = self.times.clock.now();
@@ -317,7 +317,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
                 !self.times.renewed_in_time(session, seconds(ttl)) && follows(Rule::LogLateRenewal);
         }
         // A noted remaining time must not outlive the renewal, or a restart would shorten it.
-        if logged && !self.log_renewal(id, session).await? {
+        if logged && !self.log_renewal(id, &keeper).await? {
             return Ok(Renewal::Ended(keeper));
         }
         if self.sessions.shared() {
@@ -326,9 +326,11 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         Ok(Renewal::Done(ttl))
     }
 
-    /// Logs a renewal; returns whether the lease still has the session.
-    async fn log_renewal(&self, id: i64, session: SessionId) -> Result<bool, LeaseError> {
-        let outcome = self.propose(Op::LeaseRenewed(LeaseRenewed { id, session })).await?;
+    /// Logs a renewal; returns whether the lease is still kept by the same.
+    async fn log_renewal(&self, id: i64, keeper: &Keeper) -> Result<bool, LeaseError> {
+        let Keeper { session, marker } = keeper.clone();
+        let renewed = LeaseRenewed { id, session, marker };
+        let outcome = self.propose(Op::LeaseRenewed(renewed)).await?;
         Ok(outcome.reply == Ok(Reply::Lease(true)))
     }
 

@@ -122,15 +122,16 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             renewals: lease.renewals,
             new_session: created.id,
             new_marker: created.marker,
+            marker: lease.marker.clone(),
         };
-        let outcome = self.propose(Op::LeaseRebind(rebind)).await?;
+        let outcome = self.propose(Op::LeaseRebind(rebind.clone())).await?;
         if outcome.reply == Ok(Reply::Lease(true)) {
             tracing::info!(lease = lease.id, "{why}; it has its whole time again");
             return Ok(true);
         }
-        self.sessions.close(created.id).await?;
-        let now = self.reader.leases().session(lease.id).value;
-        Ok(now.is_none_or(|(session, _)| session != lease.session))
+        self.sessions.close(rebind.new_session, &rebind.new_marker).await?;
+        let now = self.reader.leases().keeper(lease.id).value;
+        Ok(now.is_none_or(|(keeper, _)| keeper != lease.keeper()))
     }
 
     /// Ends sessions that no lease has: their grants never got into the log, or their leases were

@@ -225,7 +225,7 @@ fn command_of(action: &Action) -> Option<Command> {
             Op::LeaseExpire(LeaseExpire { id, session, renewals, marker: String::new() })
         }
         Action::Inner(Inner::Renewed { id, session }) => {
-            Op::LeaseRenewed(LeaseRenewed { id, session })
+            Op::LeaseRenewed(LeaseRenewed { id, session, marker: String::new() })
         }
         Action::Inner(Inner::Checkpoint { id, session, renewals, seconds }) => {
             let remaining = vec![Remaining { id, session, seconds, renewals }];

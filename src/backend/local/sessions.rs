@@ -210,7 +210,7 @@ impl Sessions for LocalSessions {
         self.look(id).map(Some).ok_or(SessionError::NotFound)
     }
 
-    async fn close(&self, id: SessionId) -> Result<(), SessionError> {
+    async fn close(&self, id: SessionId, _: &str) -> Result<(), SessionError> {
         self.drop(id);
         Ok(())
     }
@@ -293,8 +293,8 @@ mod tests {
     async fn closing_is_silent_and_repeatable() {
         let sessions = sessions();
         let id = sessions.create(2 * SECOND).await.unwrap().id;
-        sessions.close(id).await.unwrap();
-        sessions.close(id).await.unwrap();
+        sessions.close(id, "").await.unwrap();
+        sessions.close(id, "").await.unwrap();
         assert!(pass(&sessions, 4 * SECOND).await.is_empty());
         assert!(sessions.inner.lock().timers.is_empty(), "the timer of a closed session goes too");
     }

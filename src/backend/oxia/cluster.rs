@@ -5,7 +5,9 @@ use super::client::{
 };
 use super::client::{Refusal, WriteError, WriteResults, sequence_number};
 use super::names::Names;
-use super::shard::{Expected, Named, Notice, Record, Shard, ShardError, Tip, Told, Versioned};
+use super::shard::{
+    Expected, Means, Named, Notice, Record, Session, Shard, ShardError, Tip, Told, Versioned,
+};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,8 +84,11 @@ impl ClusterShard {
         Self { client, log, hints, notifications, listening }
     }
 
-    async fn write(&self, batch: WriteBatch) -> Result<bool, ShardError> {
-        let WriteResults { puts, .. } = self.client.write(batch).await?;
+    async fn write(&self, batch: WriteBatch, only: Option<Epoch>) -> Result<bool, ShardError> {
+        let WriteResults { puts, .. } = match only {
+            Some(epoch) => self.client.write_in(epoch, batch).await?,
+            None => self.client.write(batch).await?,
+        };
         match puts.as_slice() {
             [Ok(_)] => Ok(true),
             [Err(Refusal::Version | Refusal::NotFound)] => Ok(false),
@@ -128,8 +133,13 @@ impl Shard for ClusterShard {
         self.hints.clone()
     }
 
-    async fn create_session(&self, timeout: Duration, identity: String) -> Result<u64, ShardError> {
-        Ok(own_id(self.client.create_session(timeout, &identity).await?.value))
+    async fn create_session(
+        &self,
+        timeout: Duration,
+        identity: String,
+    ) -> Result<Session, ShardError> {
+        let made = self.client.create_session(timeout, &identity).await?;
+        Ok(Session { id: own_id(made.value), epoch: made.epoch.0 })
     }
 
     async fn keep_alive(&self, session: u64) -> Result<u64, ShardError> {
@@ -137,8 +147,20 @@ impl Shard for ClusterShard {
         Ok(epoch)
     }
 
-    async fn close_session(&self, session: u64) -> Result<(), ShardError> {
-        self.client.close_session(session_id(session)).await?;
+    async fn close_session(&self, session: u64, means: Means<'_>) -> Result<(), ShardError> {
+        let id = session_id(session);
+        let epoch = match means {
+            Means::Made(epoch) => Epoch(epoch),
+            Means::With(record) => {
+                let found = self.client.get(record, Comparison::Equal).await?;
+                // In an epoch no id is given out twice: what it means now it also means below.
+                if found.value.is_none_or(|record| record.version.session != Some(id)) {
+                    return Ok(());
+                }
+                found.epoch
+            }
+        };
+        self.client.close_session_in(epoch, id).await?;
         Ok(())
     }
 
@@ -151,16 +173,16 @@ impl Shard for ClusterShard {
         &self,
         name: String,
         value: Bytes,
-        session: Option<u64>,
+        session: Option<Session>,
     ) -> Result<bool, ShardError> {
         let mut batch = WriteBatch::new();
         match session {
             Some(session) => {
-                batch.put_ephemeral(name, value, Expect::Absent, session_id(session));
+                batch.put_ephemeral(name, value, Expect::Absent, session_id(session.id));
             }
             None => batch.put(name, value, Expect::Absent),
         }
-        self.write(batch).await
+        self.write(batch, session.map(|session| Epoch(session.epoch))).await
     }
 
     async fn replace(&self, name: String, value: Bytes, session: u64) -> Result<bool, ShardError> {
@@ -169,7 +191,7 @@ impl Shard for ClusterShard {
         let expected = Expect::Version(record.version.id);
         let mut batch = WriteBatch::new();
         batch.put_ephemeral(name, value, expected, session_id(session));
-        self.write(batch).await
+        self.write(batch, None).await
     }
 
     async fn delete(&self, name: String) -> Result<(), ShardError> {
@@ -204,7 +226,7 @@ impl Shard for ClusterShard {
         };
         let mut batch = WriteBatch::new();
         batch.put(name, value, expected);
-        self.write(batch).await
+        self.write(batch, None).await
     }
 
     async fn names(&self, folder: &str) -> Result<Vec<String>, ShardError> {

@@ -7,7 +7,7 @@
 use super::apply::Ordered;
 use super::names::Names;
 use super::propose::Stopping;
-use super::shard::{Shard, ShardError};
+use super::shard::{Means, Session, Shard, ShardError};
 use crate::keyspace::gateways::{GatewayId, MAX_FEATURE_LEVEL};
 use crate::keyspace::view::View;
 use crate::seams::{self, Rule, follows};
@@ -122,17 +122,18 @@ impl<S: Shard> Joiner<S> {
         match self.register(id, nonce, session).await {
             Ok((position, entry)) => {
                 landed.send(Ordered { position, entry }).await.map_err(|_| Stopping)?;
-                let membership = self.beat(id, nonce, session, begun);
+                let membership = self.beat(id, nonce, session.id, begun);
                 // Before this has been applied nothing may be proposed under the id.
                 self.view.durable(position).await;
                 Ok(Ok(membership))
             }
             Err(ShardError::Unknown(_)) if !follows(Rule::RegisterFirst) => {
-                Ok(Ok(self.beat(id, nonce, session, begun)))
+                Ok(Ok(self.beat(id, nonce, session.id, begun)))
             }
             Err(error) => {
                 // If this fails too, the session runs out by itself.
-                let _ = self.shard.close_session(session).await;
+                let means = Means::Made(session.epoch);
+                let _ = self.shard.close_session(session.id, means).await;
                 Ok(Err(error))
             }
         }
@@ -142,7 +143,7 @@ impl<S: Shard> Joiner<S> {
         &self,
         id: GatewayId,
         nonce: u64,
-        session: u64,
+        session: Session,
     ) -> Result<(u64, Arc<Entry>), ShardError> {
         let gateway = Bytes::copy_from_slice(&id);
         let member = Member { gateway: gateway.clone(), ..self.member.clone() };
@@ -186,8 +187,12 @@ impl<S: Shard> Joiner<S> {
                 member.applied = view.now().position;
                 member.settled = *settled.borrow();
                 let record = member.encode_to_vec().into();
-                // A record that is gone, or was not written, is seen by the next beat.
-                let _ = shard.replace(name.clone(), record, session).await;
+                // Without the record the session is gone as well, and its id may be that of another.
+                if shard.replace(name.clone(), record, session).await == Ok(false)
+                    && shard.get(&name).await == Ok(None)
+                {
+                    break;
+                }
             }
             tell.send_replace(false);
         });

@@ -6,7 +6,7 @@ use super::in_flight::InFlight;
 use super::join::{Joiner, Membership};
 use super::names::Names;
 use super::propose::{self, Proposer, Request};
-use super::shard::{Shard, Tip};
+use super::shard::{Means, Shard, Tip};
 use super::tail::Tail;
 use crate::backend::local::log::Publish;
 use crate::backend::{Halt, Log, Pending, ProposeError};
@@ -120,7 +120,7 @@ impl OxiaLog {
         let ids = in_flight.clone();
         let joiner = Joiner {
             shard: shard.clone(),
-            names,
+            names: names.clone(),
             member,
             view: view.clone(),
             settled: parts.settled,
@@ -150,7 +150,7 @@ impl OxiaLog {
         let log = Self {
             queue,
             barriers,
-            leave: Box::new(move |me| Box::pin(leave(shard.clone(), me))),
+            leave: Box::new(move |me| Box::pin(leave(shard.clone(), names.clone(), me))),
             view,
             gateways,
             membership: joined,
@@ -249,13 +249,14 @@ impl Log for OxiaLog {
 }
 
 /// Makes a gateway unknown at once, instead of when its session runs out.
-async fn leave<S: Shard>(shard: Arc<S>, me: Membership) {
+async fn leave<S: Shard>(shard: Arc<S>, names: Names, me: Membership) {
     me.leave();
     let gateway = Bytes::copy_from_slice(&me.id);
     let retire = Control::Retire(Retire { gateway: gateway.clone() });
     let entry = Entry { gateway, nonce: me.nonce, control: Some(retire), ..Entry::default() };
     let _ = shard.append(entry.encode_to_vec().into()).await;
-    let _ = shard.close_session(me.session).await;
+    let record = names.gateway(me.id);
+    let _ = shard.close_session(me.session, Means::With(&record)).await;
 }
 
 /// Founds the keyspace if nobody has yet. Several gateways may try at once: the first one counts.

@@ -4,7 +4,7 @@
 //! closed at once, so a few of them find it out. Each gateway does that for itself, when it starts: what
 //! keeps a lease's time is written down with the lease, and need not be the same for all.
 
-use super::shard::{Shard, ShardError};
+use super::shard::{Means, Shard, ShardError};
 use std::time::Duration;
 
 /// The longest session of an unmodified server.
@@ -46,7 +46,8 @@ async fn takes<S: Shard>(shard: &S, timeout: Duration) -> bool {
     for _ in 0..ATTEMPTS {
         match shard.create_session(timeout, "probe".into()).await {
             Ok(session) => {
-                if let Err(error) = shard.close_session(session).await {
+                let means = Means::Made(session.epoch);
+                if let Err(error) = shard.close_session(session.id, means).await {
                     tracing::info!(%error, ?timeout, "a session without use ends by itself");
                 }
                 return true;

@@ -12,7 +12,7 @@ use super::barrier::Barriers;
 use super::join::Membership;
 use super::members::proven;
 use super::names::Names;
-use super::shard::{Notice, Shard, ShardError};
+use super::shard::{Means, Notice, Shard, ShardError};
 use crate::backend::{Created, Duty, Ended, SessionError, SessionId, SessionInfo, Sessions};
 use crate::keyspace::gateways::{GatewayId, Gateways};
 use crate::keyspace::view::View;
@@ -111,16 +111,17 @@ impl<S: Shard> OxiaSessions<S> {
     }
 
     async fn try_create(&self, timeout: Duration) -> Result<Created, ShardError> {
-        let id = self.shard.create_session(timeout, "lease".into()).await?;
+        let session = self.shard.create_session(timeout, "lease".into()).await?;
+        let id = session.id;
         let marker = self.names.marker(id, seams::random());
-        match self.shard.create(marker.clone(), Bytes::new(), Some(id)).await {
+        match self.shard.create(marker.clone(), Bytes::new(), Some(session)).await {
             Ok(true) => Ok(Created { id, marker }),
             Ok(false) => Err(ShardError::Refused("the marker's name is taken".into())),
             // It had 2 s at least: whatever is wrong, another one may do better.
             Err(ShardError::SessionNotFound) => Err(ShardError::Unknown("it has ended".into())),
             Err(error) => {
                 // If this fails too, it runs out by itself.
-                let _ = self.shard.close_session(id).await;
+                let _ = self.shard.close_session(id, Means::Made(session.epoch)).await;
                 Err(error)
             }
         }
@@ -197,7 +198,7 @@ impl<S: Shard> Sessions for OxiaSessions<S> {
 
     async fn discard(&self, marker: String) -> Result<(), SessionError> {
         if let Some(session) = self.names.session_of(&marker) {
-            self.close(session).await?;
+            self.close(session, &marker).await?;
         }
         self.patiently(|| self.shard.delete(marker.clone())).await
     }
@@ -227,8 +228,8 @@ impl<S: Shard> Sessions for OxiaSessions<S> {
         Ok(told.map(|told| SessionInfo { timeout: told.timeout, remaining: told.remaining }))
     }
 
-    async fn close(&self, id: SessionId) -> Result<(), SessionError> {
-        self.patiently(|| self.shard.close_session(id)).await
+    async fn close(&self, id: SessionId, marker: &str) -> Result<(), SessionError> {
+        self.patiently(|| self.shard.close_session(id, Means::With(marker))).await
     }
 
     async fn expired(&self, most: usize) -> Result<Vec<Ended>, SessionError> {

@@ -81,6 +81,25 @@ pub enum Notice {
     Gap,
 }
 
+/// A session as it was made. A server whose log was lost gives the same ids again: what an id means is
+/// certain only in the epoch in which it was given out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// Its id. Never 0.
+    pub id: u64,
+    /// Epoch of the leader that made it.
+    pub epoch: u64,
+}
+
+/// How it is known which session an id means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Means<'a> {
+    /// The one that was made in this epoch.
+    Made(u64),
+    /// The one that the record of this name, which nobody else uses, goes with.
+    With(&'a str),
+}
+
 /// A session that the server may or may not be able to tell about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {
@@ -112,19 +131,24 @@ pub trait Shard: Send + Sync + 'static {
     /// miss some.
     fn hints(&self) -> watch::Receiver<u64>;
 
-    /// Starts a session; returns its id.
+    /// Starts a session.
     fn create_session(
         &self,
         timeout: Duration,
         identity: String,
-    ) -> impl Future<Output = Result<u64, ShardError>> + Send;
+    ) -> impl Future<Output = Result<Session, ShardError>> + Send;
 
     /// One heartbeat; returns the epoch of the leader that took it. Only a tip that was asked for after
     /// it and proven in the same epoch proves that it counted.
     fn keep_alive(&self, session: u64) -> impl Future<Output = Result<u64, ShardError>> + Send;
 
-    /// Ends a session and its records. Ending one that is gone is fine.
-    fn close_session(&self, session: u64) -> impl Future<Output = Result<(), ShardError>> + Send;
+    /// Ends a session and its records, if its id still means this one at the leader that is told to: never
+    /// another that has got the same id. Ending one that is gone is fine.
+    fn close_session(
+        &self,
+        session: u64,
+        means: Means<'_>,
+    ) -> impl Future<Output = Result<(), ShardError>> + Send;
 
     /// What the server knows of a session; `None` where it can't say.
     fn session(
@@ -133,12 +157,12 @@ pub trait Shard: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Option<Told>, ShardError>> + Send;
 
     /// Creates a record that goes with a session, or with none. Returns whether it was created:
-    /// `false` when the name is taken.
+    /// `false` when the name is taken. Not sent once the session's epoch is over.
     fn create(
         &self,
         name: String,
         value: Bytes,
-        session: Option<u64>,
+        session: Option<Session>,
     ) -> impl Future<Output = Result<bool, ShardError>> + Send;
 
     /// Sets a record that exists already and keeps its session. Returns whether it existed.

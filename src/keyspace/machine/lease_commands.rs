@@ -66,7 +66,7 @@ impl Machine {
 
     pub(super) fn renewed(&mut self, staging: &mut Staging, renewed: &LeaseRenewed) -> bool {
         let changed = self.shared.leases.change(renewed.id, staging.position, |lease| {
-            let same = lease.session == renewed.session;
+            let same = lease.session == renewed.session && lease.marker == renewed.marker;
             if same {
                 lease.renewals += 1;
                 lease.remaining = 0;
@@ -99,7 +99,9 @@ impl Machine {
     /// Gives a lease whose session ended when nobody could have renewed it a new session, once.
     pub(super) fn rebind(&mut self, staging: &mut Staging, rebind: &LeaseRebind) -> bool {
         let changed = self.shared.leases.change(rebind.id, staging.position, |lease| {
-            let same = lease.session == rebind.session && lease.renewals == rebind.renewals;
+            let same = lease.session == rebind.session
+                && lease.marker == rebind.marker
+                && lease.renewals == rebind.renewals;
             let first = same && !lease.spared;
             if first {
                 lease.session = rebind.new_session;

@@ -1,7 +1,7 @@
 //! A shard in memory, with writes that never come back.
 
 use crate::backend::oxia::shard::{
-    Expected, Named, Notice, Record, Shard, ShardError, Tip, Told, Versioned,
+    Expected, Means, Named, Notice, Record, Session, Shard, ShardError, Tip, Told, Versioned,
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -170,17 +170,17 @@ impl Shard for Fake {
         self.hints.subscribe()
     }
 
-    async fn create_session(&self, _: Duration, _: String) -> Result<u64, ShardError> {
+    async fn create_session(&self, _: Duration, _: String) -> Result<Session, ShardError> {
         let mut state = self.state.lock();
         state.sessions += 1;
-        Ok(state.sessions)
+        Ok(Session { id: state.sessions, epoch: 1 })
     }
 
     async fn keep_alive(&self, _: u64) -> Result<u64, ShardError> {
         Ok(1)
     }
 
-    async fn close_session(&self, _: u64) -> Result<(), ShardError> {
+    async fn close_session(&self, _: u64, _: Means<'_>) -> Result<(), ShardError> {
         Ok(())
     }
 
@@ -188,7 +188,12 @@ impl Shard for Fake {
         Ok(None)
     }
 
-    async fn create(&self, name: String, value: Bytes, _: Option<u64>) -> Result<bool, ShardError> {
+    async fn create(
+        &self,
+        name: String,
+        value: Bytes,
+        _: Option<Session>,
+    ) -> Result<bool, ShardError> {
         Ok(self.set(name, value, Expected::Absent))
     }
 

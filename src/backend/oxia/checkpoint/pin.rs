@@ -3,7 +3,7 @@
 use crate::backend::oxia::join::TIMEOUT;
 use crate::backend::oxia::names::{Names, hex};
 use crate::backend::oxia::outage::Outage;
-use crate::backend::oxia::shard::{Shard, ShardError};
+use crate::backend::oxia::shard::{Means, Shard, ShardError};
 use crate::seams;
 use leaseway_proto::log::Member;
 use prost::Message;
@@ -54,14 +54,8 @@ impl<S: Shard> Pin<S> {
         if !shard.create(name.clone(), value, Some(session)).await? {
             return Err(ShardError::Refused("a random name is taken".into()));
         }
-        let beating = shard.clone();
-        let heart = tokio::spawn(async move {
-            // Without the session others may delete what is needed; that shows when it is missing.
-            while beating.keep_alive(session).await != Err(ShardError::SessionNotFound) {
-                tokio::time::sleep(HEARTBEAT).await;
-            }
-        });
-        Ok(Self { shard: shard.clone(), name, member, session, heart })
+        let heart = tokio::spawn(beat(shard.clone(), session.id, name.clone()));
+        Ok(Self { shard: shard.clone(), name, member, session: session.id, heart })
     }
 
     /// Pins only what comes from `position` on. An earlier pin stays where this fails.
@@ -76,8 +70,19 @@ impl<S: Shard> Pin<S> {
     /// Lets go. Where that can't be said, the session runs out.
     pub async fn release(self) {
         self.heart.abort();
-        if let Err(error) = self.shard.close_session(self.session).await {
+        if let Err(error) = self.shard.close_session(self.session, Means::With(&self.name)).await {
             tracing::debug!(%error, "a loader's session has to run out");
+        }
+    }
+}
+
+/// Keeps a session alive as long as the record goes with it: afterwards its id may be that of another.
+/// Without it others may delete what is needed; that shows when it is missing.
+async fn beat<S: Shard>(shard: Arc<S>, session: u64, record: String) {
+    while shard.keep_alive(session).await != Err(ShardError::SessionNotFound) {
+        tokio::time::sleep(HEARTBEAT).await;
+        if shard.get(&record).await == Ok(None) {
+            return;
         }
     }
 }

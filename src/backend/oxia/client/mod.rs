@@ -197,6 +197,15 @@ impl Client {
         }
     }
 
+    /// The leader in use, if it is that of an epoch.
+    fn leader_of(&self, epoch: Epoch) -> Result<Arc<Leader>, Error> {
+        let leader = self.leader()?;
+        if leader.epoch == epoch {
+            return Ok(leader);
+        }
+        Err(Error::new(Kind::LeaderChanged, "oxia: the leader of the shard changed"))
+    }
+
     /// The epoch of the leader in use, if there is one.
     pub fn epoch(&self) -> Option<Epoch> {
         self.leader().ok().map(|leader| leader.epoch)
@@ -264,23 +273,25 @@ impl Client {
         &self,
         batch: WriteBatch,
     ) -> impl Future<Output = Result<WriteResults, WriteError>> + Send + use<> {
-        let sent = self.send(batch);
-        async move {
-            let (leader, shape, pending) = sent?;
-            let response = leader::answer(pending).await?;
-            shape.results(leader.epoch, response).map_err(|error| {
-                // Answers and requests no longer match: no later answer would mean anything.
-                leader.writer.end(&error);
-                WriteError::Unknown(error)
-            })
-        }
+        finish(
+            self.leader().map_err(WriteError::NotSent).and_then(|leader| self.send(leader, batch)),
+        )
     }
 
-    fn send(
+    /// As [`Client::write`], to the leader of this epoch only.
+    ///
+    /// # Errors
+    /// As [`Client::write`]; [`Kind::LeaderChanged`], not sent, when the epoch is over.
+    pub fn write_in(
         &self,
+        epoch: Epoch,
         batch: WriteBatch,
-    ) -> Result<(Arc<Leader>, batch::Shape, writer::Pending), WriteError> {
-        let leader = self.leader().map_err(WriteError::NotSent)?;
+    ) -> impl Future<Output = Result<WriteResults, WriteError>> + Send + use<> {
+        let leader = self.leader_of(epoch).map_err(WriteError::NotSent);
+        finish(leader.and_then(|leader| self.send(leader, batch)))
+    }
+
+    fn send(&self, leader: Arc<Leader>, batch: WriteBatch) -> Result<Sent, WriteError> {
         let (request, shape) = batch
             .into_request(leader.shard, &self.connecting.partition_key)
             .map_err(WriteError::NotSent)?;
@@ -313,6 +324,19 @@ impl Client {
             }
         }
     }
+}
+
+/// A batch that was handed to a leader.
+type Sent = (Arc<Leader>, batch::Shape, writer::Pending);
+
+async fn finish(sent: Result<Sent, WriteError>) -> Result<WriteResults, WriteError> {
+    let (leader, shape, pending) = sent?;
+    let response = leader::answer(pending).await?;
+    shape.results(leader.epoch, response).map_err(|error| {
+        // Answers and requests no longer match: no later answer would mean anything.
+        leader.writer.end(&error);
+        WriteError::Unknown(error)
+    })
 }
 
 fn metadata(text: &str) -> Option<MetadataValue<Ascii>> {

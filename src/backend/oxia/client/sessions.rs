@@ -67,12 +67,25 @@ impl Client {
         Ok(leader.epoch)
     }
 
-    /// Ends a session and deletes its records. Closing one that isn't there is fine.
+    /// Ends a session and deletes its records. Closing one that isn't there is fine. The id may be that of
+    /// another session by now, unless that is ruled out: see [`Client::close_session_in`].
     ///
     /// # Errors
     /// Whatever leaves open whether it has ended.
     pub async fn close_session(&self, session: i64) -> Result<Epoch, Error> {
-        let leader = self.leader()?;
+        self.close_at(&*self.leader()?, session).await
+    }
+
+    /// As [`Client::close_session`], while the leader of this epoch is in use: the request reaches the
+    /// process that led the shard in it, or none.
+    ///
+    /// # Errors
+    /// [`Kind::LeaderChanged`] when the epoch is over; and whatever leaves open whether it has ended.
+    pub async fn close_session_in(&self, epoch: Epoch, session: i64) -> Result<Epoch, Error> {
+        self.close_at(&*self.leader_of(epoch)?, session).await
+    }
+
+    async fn close_at(&self, leader: &Leader, session: i64) -> Result<Epoch, Error> {
         let request = CloseSessionRequest { shard: leader.shard, session_id: session };
         match leader.control.unary::<_, CloseSessionResponse>(&CLOSE_SESSION, request).await {
             // Servers up to 0.16 say OK, newer ones that it isn't there.

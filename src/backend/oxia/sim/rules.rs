@@ -96,6 +96,19 @@ fn marker() {
     needed(Rule::Marker, scenario, 3 * MOST);
 }
 
+/// A gateway that has no answer ends the session of a lease again, when its id is that of another.
+#[test]
+fn own_session() {
+    let scenario = Scenario {
+        forgets_ids: true,
+        lessees: 6,
+        faults: Faults { leads: 2 * SECOND, lost: 150, ..LEASES.faults },
+        habits: Habits { renewals: 1, revokes: 1000, again: 100 * MS, ..HABITS },
+        ..LEASES
+    };
+    needed(Rule::OwnSession, scenario, MOST);
+}
+
 #[test]
 fn renewed_lives() {
     needed(Rule::RenewedLives, LEASES, MOST);

@@ -3,7 +3,7 @@
 use super::state::{Done, State, Write};
 use super::world::{Inner, World};
 use crate::backend::oxia::shard::{
-    Expected, Named, Notice, Record, Shard, ShardError, Tip, Told, Versioned,
+    Expected, Means, Named, Notice, Record, Session, Shard, ShardError, Tip, Told, Versioned,
 };
 use crate::seams::{Rule, follows};
 use bytes::Bytes;
@@ -73,6 +73,11 @@ impl SimShard {
     }
 
     async fn write(&self, write: Write) -> Result<Done, ShardError> {
+        self.write_in(None, write).await.map(|(done, _)| done)
+    }
+
+    /// A write to the leader of a term only, if one is given; returns its leader's as well.
+    async fn write_in(&self, only: Option<u64>, write: Write) -> Result<(Done, u64), ShardError> {
         let stood = self.gate().await;
         let (fate, refused, there, back, term) = {
             let mut world = self.world.lock();
@@ -89,7 +94,8 @@ impl SimShard {
             };
             (fate, refused, world.way(), world.way(), world.believed(self.link))
         };
-        if refused {
+        let other = only.is_some_and(|only| only != term) && follows(Rule::OwnSession);
+        if refused || other {
             sleep(there).await;
             self.gate().await;
             return Err(not_sent());
@@ -106,7 +112,10 @@ impl SimShard {
         let result = match arrived {
             Ok((done, seen)) => {
                 sleep_until(seen.max(Instant::now() + back)).await;
-                if done == Done::NoSession { Err(ShardError::SessionNotFound) } else { Ok(done) }
+                match done {
+                    Done::NoSession => Err(ShardError::SessionNotFound),
+                    done => Ok((done, term)),
+                }
             }
             Err((error, wait)) => {
                 sleep(back + wait).await;
@@ -229,8 +238,11 @@ impl Shard for SimShard {
         self.hints.clone()
     }
 
-    async fn create_session(&self, timeout: Duration, _: String) -> Result<u64, ShardError> {
-        self.number(Write::Session(timeout)).await
+    async fn create_session(&self, timeout: Duration, _: String) -> Result<Session, ShardError> {
+        match self.write_in(None, Write::Session(timeout)).await? {
+            (Done::Number(id), epoch) => Ok(Session { id, epoch }),
+            _ => Err(unknown()),
+        }
     }
 
     async fn keep_alive(&self, session: u64) -> Result<u64, ShardError> {
@@ -251,8 +263,13 @@ impl Shard for SimShard {
         }
     }
 
-    async fn close_session(&self, session: u64) -> Result<(), ShardError> {
-        self.was(Write::Close(session)).await.map(|_| ())
+    async fn close_session(&self, session: u64, means: Means<'_>) -> Result<(), ShardError> {
+        let (only, record) = match means {
+            Means::Made(epoch) => (Some(epoch), None),
+            Means::With(record) => (None, Some(record.to_owned())),
+        };
+        let record = record.filter(|_| follows(Rule::OwnSession));
+        self.write_in(only, Write::Close(session, record)).await.map(|_| ())
     }
 
     async fn session(&self, session: u64) -> Result<Option<Told>, ShardError> {
@@ -266,9 +283,12 @@ impl Shard for SimShard {
         &self,
         name: String,
         value: Bytes,
-        session: Option<u64>,
+        session: Option<Session>,
     ) -> Result<bool, ShardError> {
-        self.was(Write::Put(name, value, Expected::Absent, session)).await
+        let only = session.map(|session| session.epoch);
+        let id = session.map(|session| session.id);
+        let put = Write::Put(name, value, Expected::Absent, id);
+        Ok(self.write_in(only, put).await?.0 == Done::Was(true))
     }
 
     async fn replace(&self, name: String, value: Bytes, session: u64) -> Result<bool, ShardError> {

@@ -13,8 +13,8 @@ pub enum Write {
     Append(Bytes),
     /// A session with this timeout.
     Session(Duration),
-    /// The end of a session.
-    Close(u64),
+    /// The end of a session, if this record goes with it.
+    Close(u64, Option<String>),
     /// A record, perhaps of a session.
     Put(String, Bytes, Expected, Option<u64>),
     /// The end of a record.

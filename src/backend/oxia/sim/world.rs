@@ -285,8 +285,12 @@ impl Inner {
                 self.note("session", id, timeout.as_millis() as u64);
                 Done::Number(id)
             }
-            Write::Close(session) => {
-                self.end(session);
+            // A leader looks for the record first, and gives out no id twice.
+            Write::Close(session, record) => {
+                let with = |record| truth.kept.get(&record).and_then(|kept| kept.session);
+                if record.is_none_or(|record| with(record) == Some(session)) {
+                    self.end(session);
+                }
                 Done::Was(true)
             }
             Write::Put(name, value, expected, session) => self.put(name, value, expected, session),
