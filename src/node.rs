@@ -79,6 +79,7 @@ const RAFT_TERM: u64 = 2;
 /// How often the remaining time of long leases is noted.
 const LEASE_CHECKPOINTS: Duration = Duration::from_secs(300);
 
+mod comparing;
 pub(crate) mod oxia;
 
 /// Lets what was queued be finished, and no more be taken.

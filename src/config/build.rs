@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::sources::Values;
-use super::value::parse_duration;
+use super::value::{alpha_gate, parse_duration};
 use super::{
-    Access, AutoCompaction, Config, ConfigError, Endpoint, Keepalive, LeaseLimits, Level, Limits,
-    MetricsDetail, Note, SocketOptions, TracingConfig,
+    Access, AutoCompaction, Comparisons, Config, ConfigError, Endpoint, Keepalive, LeaseLimits,
+    Level, Limits, MetricsDetail, Note, SocketOptions, TracingConfig,
 };
 
 /// etcd's bound on the election timeout.
@@ -94,8 +94,25 @@ pub(super) fn build(
         audit: super::audit::build(values)?,
         size_prefixes: size_prefixes(values)?,
         enable_ui: values.switch("enable-ui"),
+        comparisons: comparisons(values)?,
         name,
         notes,
+    })
+}
+
+fn comparisons(values: &Values) -> Result<Comparisons, ConfigError> {
+    let gate = |name| alpha_gate(values.text("feature-gates"), name);
+    let (every, after) =
+        (values.duration("corrupt-check-time"), values.duration("compact-hash-check-time"));
+    if after.is_zero() {
+        let given = values.text("compact-hash-check-time");
+        let message = format!("--compact-hash-check-time must be >0 (set to {given})");
+        return Err(ConfigError::new(message));
+    }
+    Ok(Comparisons {
+        at_start: gate("InitialCorruptCheck"),
+        every: (!every.is_zero()).then_some(every),
+        after_compactions: gate("CompactHashCheck").then_some(after),
     })
 }
 

@@ -94,6 +94,8 @@ pub struct Config {
     pub size_prefixes: Vec<String>,
     /// Whether there is a page for people.
     pub enable_ui: bool,
+    /// When gateways compare what they hold.
+    pub comparisons: Comparisons,
     /// What to log about the configuration once logging works.
     pub notes: Vec<Note>,
 }
@@ -114,6 +116,17 @@ impl Limits {
     pub fn max_receive_bytes(&self) -> usize {
         self.max_request_bytes.saturating_add(512 * 1024)
     }
+}
+
+/// When gateways compare what they hold. A single server has nobody to compare with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Comparisons {
+    /// Before serving.
+    pub at_start: bool,
+    /// So often; none is never.
+    pub every: Option<Duration>,
+    /// So often, if there was a compaction since; none is never.
+    pub after_compactions: Option<Duration>,
 }
 
 /// When history is compacted without being asked.

@@ -32,7 +32,7 @@ pub const FLAGS: &[Flag] = &{
     flag("enable-grpc-gateway", Bool, "true", HONOURED, Member, "Serve the API as JSON over HTTP."),
     flag("raft-read-timeout", Duration, "5s", RAFT, Member, "Read timeout on peer connections."),
     flag("raft-write-timeout", Duration, "5s", RAFT, Member, "Write timeout on peer connections."),
-    flag("feature-gates", Gates, "", Effect::Ignored("the gates switch parts of etcd that are not here"), Member, "Comma-separated Name=true|false pairs; the names are checked."),
+    flag("feature-gates", Gates, "", HONOURED, Member, "Comma-separated Name=true|false pairs; the names are checked. CompactHashCheck and InitialCorruptCheck count with --backend oxia; the others switch parts of etcd that are not here."),
 
     flag("initial-advertise-peer-urls", Urls(&[""]), "http://localhost:2380", RAFT, Clustering, "Peer URLs to announce; shown in the member list."),
     flag("initial-cluster", Text, "", Effect::Ignored("a single process is a cluster of one"), Clustering, "Members to start with, name=URL; more than one name is an error here."),
@@ -111,8 +111,8 @@ pub const FLAGS: &[Flag] = &{
     flag("distributed-tracing-instance-id", Text, "", HONOURED, Tracing, "Instance id in traces."),
     flag("distributed-tracing-sampling-rate", Int, "0", HONOURED, Tracing, "Calls traced in a million, of those whose caller has not decided; 0 is none of them."),
 
-    flag("corrupt-check-time", Duration, "0s", RAFT, Features, "Time between comparisons with other members."),
-    flag("compact-hash-check-time", Duration, "1m", RAFT, Features, "Time between comparisons of compaction hashes with other members."),
+    flag("corrupt-check-time", Duration, "0s", HONOURED, Features, "With --backend oxia: time between comparisons of the gateways' hashes; 0 is never."),
+    flag("compact-hash-check-time", Duration, "1m", HONOURED, Features, "With --backend oxia and the feature gate CompactHashCheck: time between comparisons of hashes after a compaction."),
     flag("compaction-batch-limit", Int, "1000", ENGINE, Features, "Most revisions removed in one step of a compaction."),
     flag("peer-skip-client-san-verification", Bool, "false", NO_PEER_TLS, Features, "Do not check host names in peer certificates."),
     flag("watch-progress-notify-interval", Duration, "5s", HONOURED, Features, "Time between progress notifications on idle watches that asked for them (10m in etcd; 5s is what Kubernetes sets)."),

@@ -113,6 +113,17 @@ fn check_gates(text: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Whether a feature gate that is off by default, and not for everybody yet ("alpha"), is on. What is said of it
+/// itself counts more than what is said of all; of several, the last.
+pub fn alpha_gate(text: &str, name: &str) -> bool {
+    let said = |of: &str| {
+        let pairs = text.split(',').filter_map(|part| part.split_once('='));
+        let mine = pairs.filter(|(name, _)| name.trim() == of);
+        mine.filter_map(|(_, value)| parse_bool(value.trim())).last()
+    };
+    said(name).or_else(|| said("AllAlpha")).unwrap_or(false)
+}
+
 /// Go's `strconv.ParseBool`.
 pub fn parse_bool(text: &str) -> Option<bool> {
     match text {
@@ -212,6 +223,22 @@ fn scaled(whole: &str, fraction: &str, nanos: i128) -> Option<i128> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gate_counts_for_itself_first() {
+        for (text, on) in [
+            ("", false),
+            ("CompactHashCheck=true", true),
+            ("InitialCorruptCheck=true", false),
+            (" CompactHashCheck = 1 , InitialCorruptCheck=false", true),
+            ("AllAlpha=true", true),
+            ("AllAlpha=true,CompactHashCheck=false", false),
+            ("CompactHashCheck=true,AllAlpha=false", true),
+            ("CompactHashCheck=true,CompactHashCheck=false", false),
+        ] {
+            assert_eq!(alpha_gate(text, "CompactHashCheck"), on, "{text:?}");
+        }
+    }
 
     #[test]
     fn numbers_are_read_as_go_reads_them() {

@@ -11,6 +11,7 @@ use crate::backend::oxia::checkpoint::load::{LoadError, Loader, Rate};
 use crate::backend::oxia::checkpoint::pin::Pin;
 use crate::backend::oxia::client::{Client, Config as ClientConfig, RECORD_BYTES_MAX, Tls, Token};
 use crate::backend::oxia::cluster::ClusterShard;
+use crate::backend::oxia::compare::Board;
 use crate::backend::oxia::log::{self, OxiaLog};
 use crate::backend::oxia::longest;
 use crate::backend::oxia::members;
@@ -32,7 +33,7 @@ use crate::keyspace::reader::Reader;
 use crate::keyspace::view::View;
 use crate::lease::Leases;
 use crate::lease::times::Times;
-use crate::node::{Node, RAFT_TERM, STORE};
+use crate::node::{Node, RAFT_TERM, STORE, comparing};
 use crate::storage::redb_engine::RedbEngine;
 use crate::storage::{Engine, StorageError};
 use crate::telemetry::Metrics;
@@ -202,6 +203,7 @@ async fn start<S: Shard>(
     let (timed, told) = (times.clone(), failed.clone());
     let (settled, is_settled) = watch::channel(false);
     let (told_duty, duty) = watch::channel(Duty::Unknown);
+    let board = Arc::new(Board::default());
     let (log, apply) = OxiaLog::start(log::Parts {
         shard: shard.clone(),
         names: names.clone(),
@@ -213,6 +215,7 @@ async fn start<S: Shard>(
         on_timed: Box::new(move |leases| timed.note(leases, &shared.leases)),
         member,
         settled: is_settled,
+        board: board.clone(),
         on_stop: Box::new(move |halt| {
             if halt.trimmed_below.is_none() {
                 tracing::error!(reason = halt.reason, "the log can't be followed any more");
@@ -239,6 +242,15 @@ async fn start<S: Shard>(
             return Err(halt);
         }
     };
+    let (told_living, living) = watch::channel(members::Living::default());
+    let comparing = comparing::parts(config, &log, &reader, (board, living, duty.clone()));
+    if config.comparisons.at_start {
+        let place = (&*shard, &names, &log.barriers());
+        if let Err(different) = comparing.at_start(place, member_id).await {
+            works.close().await;
+            return Err(different.into());
+        }
+    }
     let keeping_view = view.clone();
     let identity = Identity { cluster_id: founded.cluster_id, member_id, raft_term: RAFT_TERM };
     let maximum = longest_session(config);
@@ -269,6 +281,7 @@ async fn start<S: Shard>(
         names: names.clone(),
         log: log.clone(),
         duty: told_duty,
+        living: told_living,
     });
     let membership = log.membership();
     let keeping = keep(Arc::new(keep::Parts {
@@ -287,6 +300,8 @@ async fn start<S: Shard>(
     node.tasks.push(tokio::spawn(looking));
     node.tasks.push(tokio::spawn(sweeping));
     node.tasks.push(tokio::spawn(keeping));
+    node.tasks.push(tokio::spawn(comparing.clone().answer()));
+    node.tasks.push(tokio::spawn(comparing.run()));
     Ok((node, app))
 }
 

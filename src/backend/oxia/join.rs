@@ -5,6 +5,7 @@
 //! got no answer is given up: nobody knows it, and its record goes with its session.
 
 use super::apply::Ordered;
+use super::compare::Board;
 use super::names::Names;
 use super::propose::Stopping;
 use super::shard::{Means, Session, Shard, ShardError};
@@ -81,6 +82,8 @@ pub struct Joiner<S> {
     pub view: Arc<View>,
     /// Whether leases whose sessions ended before this process came have been looked after.
     pub settled: watch::Receiver<bool>,
+    /// What this gateway asks the others, and answers them.
+    pub board: Arc<Board>,
     /// Called with each new id, before anything is written under it.
     pub on_id: Box<dyn Fn(GatewayId, u64) + Send + Sync>,
 }
@@ -164,7 +167,7 @@ impl<S: Shard> Joiner<S> {
         let (beating, beaten) = watch::channel(begun);
         let (stop, mut stopped) = watch::channel(false);
         let (shard, view, settled) = (self.shard.clone(), self.view.clone(), self.settled.clone());
-        let name = self.names.gateway(id);
+        let (name, board) = (self.names.gateway(id), self.board.clone());
         let gateway = Bytes::copy_from_slice(&id);
         let mut member = Member { gateway, ..self.member.clone() };
         tokio::spawn(async move {
@@ -186,6 +189,7 @@ impl<S: Shard> Joiner<S> {
                 member.beats += 1;
                 member.applied = view.now().position;
                 member.settled = *settled.borrow();
+                board.fill(&mut member);
                 let record = member.encode_to_vec().into();
                 // Without the record the session is gone as well, and its id may be that of another.
                 if shard.replace(name.clone(), record, session).await == Ok(false)

@@ -2,6 +2,7 @@
 
 use super::apply::{self, Applier, Applying, OnTimed};
 use super::barrier::Barriers;
+use super::compare::Board;
 use super::in_flight::InFlight;
 use super::join::{Joiner, Membership};
 use super::names::Names;
@@ -64,6 +65,8 @@ pub struct Parts<S> {
     pub member: Member,
     /// Whether this process has looked after leases whose sessions ended before it came.
     pub settled: watch::Receiver<bool>,
+    /// What this gateway asks the others, and answers them.
+    pub board: Arc<Board>,
     /// Who is told when it stops by itself.
     pub on_stop: OnStop,
 }
@@ -124,6 +127,7 @@ impl OxiaLog {
             member,
             view: view.clone(),
             settled: parts.settled,
+            board: parts.board,
             on_id: Box::new(move |id, nonce| ids.own(id, nonce)),
         };
         let mut tasks = JoinSet::new();

@@ -118,11 +118,13 @@ pub struct Parts<S> {
     pub log: Arc<OxiaLog>,
     /// Where it is told whose turn it is.
     pub duty: watch::Sender<Duty>,
+    /// Where it is told who lives.
+    pub living: watch::Sender<Living>,
 }
 
 /// Looks after the gateways until the log stops.
 pub async fn run<S: Shard>(parts: Parts<S>) {
-    let Parts { shard, names, log, duty } = parts;
+    let Parts { shard, names, log, duty, living: told } = parts;
     let (barriers, gateways, membership) = (log.barriers(), log.gateways(), log.membership());
     let mut seen = Seen::default();
     let mut since: Option<(GatewayId, Instant)> = None;
@@ -148,6 +150,7 @@ pub async fn run<S: Shard>(parts: Parts<S>) {
         });
         since = Some((me.id, begun));
         seen.look(&living, now);
+        told.send_replace(living.clone());
         let known = gateways.borrow().clone();
         let first = seen.first(me.id, &known, now);
         seen.served_before |= first.is_some_and(|first| first != me.id);

@@ -14,6 +14,7 @@
 //! | [`checkpoint`] | the keyspace as of one position, so that the log before it can go |
 //! | [`join`] | an id, a record that lives with the process, a registration |
 //! | [`client`] | the calls to a real cluster |
+//! | [`compare`] | whether the gateways hold the same |
 //! | [`members`] | which gateways live, and which of them looks after things |
 //! | [`sessions`] | the shard's sessions, each with a marker that tells of its end |
 //! | [`log`] | all of the log's parts as a [`crate::backend::Log`] |
@@ -27,6 +28,7 @@ pub mod barrier;
 pub mod checkpoint;
 pub mod client;
 pub mod cluster;
+pub mod compare;
 pub mod in_flight;
 pub mod join;
 pub mod log;

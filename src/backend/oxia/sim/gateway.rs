@@ -9,8 +9,9 @@ use crate::backend::oxia::checkpoint::format;
 use crate::backend::oxia::checkpoint::keep::{self, keep};
 use crate::backend::oxia::checkpoint::load::Loader;
 use crate::backend::oxia::checkpoint::pin::Pin;
+use crate::backend::oxia::compare::{self, Board};
 use crate::backend::oxia::log::{self, OxiaLog};
-use crate::backend::oxia::members;
+use crate::backend::oxia::members::{self, Living};
 use crate::backend::oxia::names::Names;
 use crate::backend::oxia::sessions::{self, OxiaSessions};
 use crate::keyspace::event::{RevisionEvents, Visible};
@@ -139,6 +140,7 @@ async fn serve(
     let timed = times.clone();
     let (settled, is_settled) = watch::channel(false);
     let (told_duty, duty) = watch::channel(Duty::Unknown);
+    let (watched, board) = (duty.clone(), Arc::new(Board::default()));
     let stopped = world.clone();
     let link = shard.link();
     let (log, applier) = OxiaLog::prepare(log::Parts {
@@ -152,6 +154,7 @@ async fn serve(
         on_timed: Box::new(move |leases| timed.note(leases, &shared.leases)),
         member,
         settled: is_settled,
+        board: board.clone(),
         on_stop: Box::new(move |halt| {
             let mut world = stopped.lock();
             if halt.trimmed_below.is_some() {
@@ -196,7 +199,19 @@ async fn serve(
         me: Box::new(move || membership.borrow().as_ref().map(|me| me.id)),
         settings: keep::Settings { log_bytes, interval },
     })));
-    tasks.spawn(members::run(members::Parts { shard, names, log: log.clone(), duty: told_duty }));
+    let (told_living, living) = watch::channel(Living::default());
+    if world.lock().compares {
+        let comparing = comparing(&world, number, &log, &reader, (board, living, watched));
+        tasks.spawn(comparing.clone().answer());
+        tasks.spawn(comparing.run());
+    }
+    tasks.spawn(members::run(members::Parts {
+        shard,
+        names,
+        log: log.clone(),
+        duty: told_duty,
+        living: told_living,
+    }));
     world.lock().note("serves", number as u64, 0);
     // It is set once only: here.
     let _ = serving.set(Arc::new(Serving { log, leases, reader }));
@@ -207,6 +222,46 @@ async fn serve(
             world.lock().oracle.violate(format!("gateway {number} panicked: {error}"));
         }
     }
+}
+
+/// Compares what is here with the others; a difference is a violation.
+fn comparing(
+    world: &Arc<World>,
+    number: usize,
+    log: &OxiaLog,
+    reader: &Reader,
+    (board, living, duty): (Arc<Board>, watch::Receiver<Living>, watch::Receiver<Duty>),
+) -> Arc<compare::Parts> {
+    let (membership, hashed, revisions) = (log.membership(), reader.clone(), reader.clone());
+    let errs = world.lock().errs && number == 0;
+    let (computing, alarmed) = (world.clone(), world.clone());
+    Arc::new(compare::Parts {
+        board,
+        living,
+        duty,
+        hash: Box::new(move |revision| {
+            computing.lock().note("hashed", number as u64, revision as u64);
+            let found = hashed.hash_kv(revision).ok();
+            let found = found.map(|mut found| {
+                found.hash ^= u32::from(errs);
+                found
+            });
+            Box::pin(std::future::ready(found))
+        }),
+        revisions: Box::new(move || {
+            let visible = revisions.view().now().visible;
+            (visible.revision, visible.compacted)
+        }),
+        me: Box::new(move || membership.borrow().as_ref().map(|me| me.id)),
+        alarm: Box::new(move |member| {
+            alarmed.lock().oracle.violate(format!("an alarm for {member}"));
+            Box::pin(std::future::ready(()))
+        }),
+        settings: compare::Settings {
+            every: Some(Duration::from_secs(2)),
+            after_compactions: Some(Duration::from_secs(1)),
+        },
+    })
 }
 
 /// Whether a moment has come.

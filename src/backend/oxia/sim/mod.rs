@@ -28,11 +28,13 @@ mod state;
 mod world;
 
 use crate::backend::Log;
+use crate::keyspace::command::{Op, command};
 use crate::keyspace::gateways::Gateways;
 use crate::seams::{self, Rule};
 use clients::{Client, Field, Habits};
 use faults::Faults;
 use gateway::Gateway;
+use leaseway_proto::etcdserverpb as pb;
 use oracle::Oracle;
 use rand::Rng;
 use std::sync::Arc;
@@ -55,6 +57,10 @@ struct Scenario {
     forgets_ids: bool,
     /// Growth of the log in bytes after which there is a checkpoint.
     checkpoint_bytes: u64,
+    /// Gateways compare hashes, and compact now and then.
+    compares: bool,
+    /// The first gateway has the hash of something else.
+    errs: bool,
     faults: Faults,
     habits: Habits,
 }
@@ -109,6 +115,8 @@ const LOG: Scenario = Scenario {
     long: false,
     forgets_ids: false,
     checkpoint_bytes: u64::MAX,
+    compares: false,
+    errs: false,
     faults: ROUGH,
     habits: HABITS,
 };
@@ -166,6 +174,16 @@ const CLOCKS: Scenario = Scenario {
     ..LEASES
 };
 
+/// Gateways compare what they hold.
+const COMPARES: Scenario = Scenario {
+    gateways: 3,
+    time: Duration::from_secs(20),
+    compares: true,
+    faults: Faults { kills: Duration::from_secs(20), ..ROUGH },
+    habits: Habits { pause: Duration::from_millis(300), ..HABITS },
+    ..LOG
+};
+
 /// What came of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Ran {
@@ -190,6 +208,7 @@ async fn simulate(seed: u64, scenario: Scenario) -> Ran {
         let mut world = world.lock();
         world.forgets_ids = scenario.forgets_ids;
         world.checkpoint_bytes = scenario.checkpoint_bytes;
+        (world.compares, world.errs) = (scenario.compares, scenario.errs);
     }
     let gateways = (0..scenario.gateways).map(|number| Gateway::start(&world, number)).collect();
     let field =
@@ -224,6 +243,9 @@ async fn play(seed: u64, scenario: Scenario, field: &Arc<Field>) {
     });
     background.spawn(revive(field.clone()));
     background.spawn(trouble(field.clone()));
+    if scenario.compares {
+        background.spawn(compact(field.clone()));
+    }
     let until = Instant::now() + scenario.time;
     let mut clients = JoinSet::new();
     for id in 0..scenario.writers {
@@ -258,6 +280,21 @@ async fn revive(field: Arc<Field>) {
                 gateways[at] = Gateway::start(&field.world, at);
             }
         }
+    }
+}
+
+/// Compacts now and then.
+async fn compact(field: Arc<Field>) {
+    loop {
+        let pause = field.world.lock().up_to(3 * SECOND);
+        sleep(SECOND + pause).await;
+        let gateway = field.gateways.lock()[0].clone();
+        let Some(serving) = gateway.serving() else { continue };
+        let revision = serving.reader.view().now().visible.revision - 3;
+        let compact = pb::CompactionRequest { revision, physical: false };
+        // It may be refused, or get no answer: there is a next time.
+        let _ =
+            gateway.answer(&field.world, serving.log.propose(command(Op::Compact(compact)))).await;
     }
 }
 
@@ -401,6 +438,26 @@ fn checkpoints_and_a_log_that_is_trimmed() {
 #[test]
 fn clocks_that_do_not_run_alike() {
     check("CLOCKS", CLOCKS, 80);
+}
+
+#[test]
+fn gateways_that_hold_the_same_raise_no_alarm() {
+    check("COMPARES", COMPARES, 40);
+}
+
+#[test]
+fn one_that_holds_something_else_is_found() {
+    let scenario = Scenario { errs: true, time: 60 * SECOND, ..COMPARES };
+    let faults = Faults { kills: Duration::MAX, ..scenario.faults };
+    for seed in 0..seeds(10) {
+        // Its number, or everybody's if another one did not answer.
+        let found = run(seed, Scenario { faults, ..scenario }, None).violation;
+        let alarm = found.as_deref();
+        assert!(
+            matches!(alarm, Some("an alarm for 1" | "an alarm for 0")),
+            "seed {seed}: {alarm:?}"
+        );
+    }
 }
 
 #[test]

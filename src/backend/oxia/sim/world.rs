@@ -75,6 +75,10 @@ pub struct Inner {
     pub forgets_ids: bool,
     /// Growth of the log after which there is a checkpoint.
     pub checkpoint_bytes: u64,
+    /// Gateways compare hashes.
+    pub compares: bool,
+    /// The first gateway has the hash of something else.
+    pub errs: bool,
     /// Nothing goes wrong any more.
     pub is_calm: bool,
     begun: Instant,
@@ -113,6 +117,8 @@ impl World {
             seen: 0,
             forgets_ids: false,
             checkpoint_bytes: u64::MAX,
+            compares: false,
+            errs: false,
             is_calm: false,
             begun: now,
             trace: std::hash::DefaultHasher::new(),
