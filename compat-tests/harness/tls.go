@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -35,8 +36,14 @@ type Pair struct {
 // NewAuthority makes one.
 func NewAuthority(t testing.TB) *Authority {
 	t.Helper()
+	return NamedAuthority(t, "authority")
+}
+
+// NamedAuthority makes one with a name of its own.
+func NamedAuthority(t testing.TB, name string) *Authority {
+	t.Helper()
 	a := &Authority{t: t, File: filepath.Join(t.TempDir(), "ca.pem"), issued: 1}
-	template := a.template("authority")
+	template := a.template(name)
 	template.IsCA, template.BasicConstraintsValid = true, true
 	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
 	a.key = newKey(t)
@@ -63,6 +70,49 @@ func (a *Authority) Issue(commonName string, hosts ...string) Pair {
 // Replace writes a new certificate and key into the files of a pair.
 func (a *Authority) Replace(pair Pair, commonName string, hosts ...string) {
 	a.t.Helper()
+	a.write(pair, newKey(a.t), a.leaf(commonName, hosts...))
+}
+
+// IssueFor is Issue for a key of any kind, with a certificate that may be changed before it is signed.
+func (a *Authority) IssueFor(key crypto.Signer, change func(*x509.Certificate), commonName string, hosts ...string) Pair {
+	a.t.Helper()
+	dir := a.t.TempDir()
+	pair := Pair{CertFile: filepath.Join(dir, "cert.pem"), KeyFile: filepath.Join(dir, "key.pem")}
+	template := a.leaf(commonName, hosts...)
+	change(template)
+	a.write(pair, key, template)
+	return pair
+}
+
+// Revoke writes a list that has the certificates of these pairs on it, as DER, and returns its file.
+func (a *Authority) Revoke(pairs ...Pair) string {
+	a.t.Helper()
+	list := &x509.RevocationList{Number: big.NewInt(1), ThisUpdate: time.Now().Add(-time.Hour), NextUpdate: time.Now().Add(time.Hour)}
+	for _, pair := range pairs {
+		text, err := os.ReadFile(pair.CertFile)
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		block, _ := pem.Decode(text)
+		certificate, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		entry := x509.RevocationListEntry{SerialNumber: certificate.SerialNumber, RevocationTime: time.Now()}
+		list.RevokedCertificateEntries = append(list.RevokedCertificateEntries, entry)
+	}
+	der, err := x509.CreateRevocationList(rand.Reader, list, a.certificate, a.key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	path := filepath.Join(a.t.TempDir(), "revoked.crl")
+	if err := os.WriteFile(path, der, 0o600); err != nil {
+		a.t.Fatal(err)
+	}
+	return path
+}
+
+func (a *Authority) leaf(commonName string, hosts ...string) *x509.Certificate {
 	template := a.template(commonName)
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
@@ -73,17 +123,21 @@ func (a *Authority) Replace(pair Pair, commonName string, hosts ...string) {
 			template.DNSNames = append(template.DNSNames, host)
 		}
 	}
-	key := newKey(a.t)
-	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &key.PublicKey, a.key)
+	return template
+}
+
+func (a *Authority) write(pair Pair, key crypto.Signer, template *x509.Certificate) {
+	a.t.Helper()
+	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, key.Public(), a.key)
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	secret, err := x509.MarshalECPrivateKey(key)
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		a.t.Fatal(err)
 	}
 	writePEM(a.t, pair.CertFile, "CERTIFICATE", der)
-	writePEM(a.t, pair.KeyFile, "EC PRIVATE KEY", secret)
+	writePEM(a.t, pair.KeyFile, "PRIVATE KEY", secret)
 }
 
 // ServerFlags are those of a server on this machine with a certificate.

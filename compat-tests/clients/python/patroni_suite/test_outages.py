@@ -121,7 +121,8 @@ def test_a_server_of_an_earlier_term_is_refused(patronis, shared):
 def test_every_answer_has_the_cluster_and_its_term(a):
     client = a._client
     lease = client.lease_grant(TTL)
-    answers = [client.range("/x"), client.put("/x", "1"), client.txn({"key": "eA==", "target": "VERSION"}, {"request_range": {"key": "eA=="}}, {"request_range": {"key": "eA=="}}),
+    ask = {"request_range": {"key": "eA=="}}
+    answers = [client.range("/x"), client.put("/x", "1"), client.txn({"key": "eA==", "target": "VERSION"}, ask, ask),
                client.deleterange("/x"), client.call_rpc("/lease/timetolive", {"ID": lease}),
                client.call_rpc("/lease/revoke", {"ID": lease}), client.call_rpc("/cluster/member/list", {})]
     known = {(answer["header"]["cluster_id"], answer["header"]["raft_term"]) for answer in answers}
