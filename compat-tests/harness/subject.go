@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 )
@@ -90,6 +91,22 @@ func KubernetesTool(t testing.TB, name string) string {
 		dir = filepath.Join(toolsCache(t), "kubernetes-v1.37.2")
 	}
 	return requireExecutable(t, filepath.Join(dir, name), "run compat-tests/tools/build-kubernetes.sh or set KUBERNETES_BIN_DIR")
+}
+
+// Chromium is a browser's program: the one that CHROMIUM_BIN names, one of this machine's, or what the tools
+// have put into their cache.
+func Chromium(t testing.TB) string {
+	t.Helper()
+	if program := os.Getenv("CHROMIUM_BIN"); program != "" {
+		return requireExecutable(t, program, "CHROMIUM_BIN has to name one")
+	}
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	program := filepath.Join(toolsCache(t), "chromium", "chromium")
+	return requireExecutable(t, program, "run compat-tests/tools/build-chromium.sh or set CHROMIUM_BIN")
 }
 
 func requireExecutable(t testing.TB, path, hint string) string {

@@ -80,9 +80,7 @@ impl Jwt {
     /// # Errors
     /// One line saying what is wrong with an option or a file.
     pub fn new(options: &JwtOptions) -> Result<Self, String> {
-        let method = method(&options.sign_method).ok_or_else(|| {
-            format!("--auth-token: sign-method {:?} is not supported", options.sign_method)
-        })?;
+        let method = method(&options.sign_method).ok_or_else(|| unknown(&options.sign_method))?;
         let private = options.private_key.as_deref().map(read_file).transpose()?;
         let public = options.public_key.as_deref().map(read_file).transpose()?;
         let mut rsa = None;
@@ -200,6 +198,14 @@ fn time(claims: &Value, name: &str) -> Option<Time> {
         None => Some(Time::Absent),
         Some(value) => value.as_f64().map(|at| if at == 0.0 { Time::Absent } else { Time::At(at) }),
     }
+}
+
+fn unknown(method: &str) -> String {
+    let why = match method {
+        "ES512" => ": it needs keys on P-521, which can't be used here; ES256, ES384 and EdDSA can",
+        _ => "",
+    };
+    format!("--auth-token: sign-method {method:?} is not supported{why}")
 }
 
 fn missing(option: &str) -> String {

@@ -115,6 +115,7 @@ impl<L: Log, S: Sessions> Ui<L, S> {
                 "lag": watching.lag(),
                 "alarms": alarms.collect::<Vec<Value>>(),
                 "auth": published.auth.enabled,
+                "auth_revision": published.auth.revision,
                 "user": who.map(|who| who.user),
             }))
         })
