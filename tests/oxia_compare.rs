@@ -90,7 +90,7 @@ async fn the_one_that_differs_from_most_gets_the_alarm() {
         leaseway()
             .current_dir(dir.path())
             .args(["--data-dir", "data", "--listen-client-urls", &url])
-            .args(["--advertise-client-urls", &url, &flags[0]])
+            .args(["--advertise-client-urls", &url, flags[0]])
             .arg("--feature-gates=InitialCorruptCheck=true"),
     );
     assert_eq!(refused.code, Some(1), "{}", refused.stderr);

@@ -119,7 +119,7 @@ pub fn alpha_gate(text: &str, name: &str) -> bool {
     let said = |of: &str| {
         let pairs = text.split(',').filter_map(|part| part.split_once('='));
         let mine = pairs.filter(|(name, _)| name.trim() == of);
-        mine.filter_map(|(_, value)| parse_bool(value.trim())).last()
+        mine.filter_map(|(_, value)| parse_bool(value.trim())).next_back()
     };
     said(name).or_else(|| said("AllAlpha")).unwrap_or(false)
 }

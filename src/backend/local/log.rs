@@ -117,7 +117,9 @@ impl LocalLog {
         let waking = queue.downgrade();
         let logger = Logger::start(wal, move || {
             // A thread that has something queued, or nobody to queue anything, need not be woken up.
-            let _ = waking.upgrade().map(|queue| queue.try_send(Request::Logged));
+            if let Some(queue) = waking.upgrade() {
+                let _ = queue.try_send(Request::Logged);
+            }
         })?;
         let (shrinks, told_stats) = (Vec::new(), stats.clone());
         let applier = Applier {
