@@ -67,6 +67,16 @@ impl DataDir {
             .mode(0o600)
             .open(path.join(LOCK_FILE))
             .map_err(access)?;
+        let mode = std::fs::metadata(path).map_err(access)?.mode() & 0o777;
+        if mode & 0o077 != 0 {
+            let mode = format!("{mode:o}");
+            tracing::warn!(
+                data_dir = shown,
+                mode,
+                "check file permission: others than its owner have access to the data directory, which \
+                 should be of mode 700"
+            );
+        }
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {

@@ -2,7 +2,9 @@
 
 mod support;
 
+use std::fs::DirBuilder;
 use std::net::TcpListener;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::Duration;
 
@@ -103,7 +105,8 @@ fn a_data_directory_that_cannot_be_used_is_named() {
 fn a_data_directory_keeps_its_backend() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let file = |name: &str| {
-        std::fs::create_dir_all(dir.path().join("default.etcd")).expect("directory");
+        let folder = dir.path().join("default.etcd");
+        DirBuilder::new().recursive(true).mode(0o700).create(folder).expect("directory");
         std::fs::write(dir.path().join("default.etcd").join(name), "").expect("file");
     };
     file("gateway.redb");
@@ -282,4 +285,22 @@ fn a_command_tells_of_itself() {
         assert_eq!(run.code, Some(0), "{run:?}");
         assert!(run.stdout.contains(&format!("leaseway {command} ")), "{run:?}");
     }
+}
+
+#[test]
+fn the_data_is_its_owners_only() {
+    let mut server = Server::start(&[]);
+    let data = server.dir.path().join("data");
+    let mode = |name: &str| {
+        let found = std::fs::metadata(data.join(name)).expect("it is there");
+        found.permissions().mode() & 0o777
+    };
+    for name in ["keyspace.redb", "log-0", "log-1", "LOCK"] {
+        assert_eq!(mode(name), 0o600, "{name}");
+    }
+    assert!(!server.log().contains("check file permission"), "{}", server.log());
+    server.stop();
+    std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o755)).expect("ours");
+    server.restart();
+    assert!(server.log().contains("check file permission"), "{}", server.log());
 }

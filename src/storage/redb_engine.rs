@@ -14,6 +14,7 @@ use super::{Batch, Durability, Engine, Snapshot, StorageError, Table, Visit, red
 use parking_lot::{Mutex, RwLock};
 use redb::{Builder, Database, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition};
 use std::ops::{Bound, ControlFlow};
+use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -357,6 +358,8 @@ fn plain_file(path: &Path) -> Result<redb::backends::FileBackend, StorageError> 
         .write(true)
         .create(true)
         .truncate(false)
+        // Whatever the directory allows: it holds hashes of passwords, and the key that signs tokens.
+        .mode(0o600)
         .open(path)
         .map_err(io)?;
     redb::backends::FileBackend::new(file).map_err(failed)

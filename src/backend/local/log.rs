@@ -348,6 +348,8 @@ impl Applier {
     fn commit(&mut self, mut staging: Staging, group: Group) -> Result<(), StorageError> {
         let Group { commands, answers } = group;
         if commands.is_empty() && staging.is_empty() {
+            // A compaction with nothing to remove ends like this.
+            self.tell_compaction(self.machine.compaction_finished());
             answer_all(answers);
             return Ok(());
         }
@@ -399,10 +401,13 @@ impl Applier {
         let visible = flight.published.visible;
         self.view.publish(flight.published);
         self.publish.publish(flight.events, visible);
-        let finished = flight.compaction_finished;
-        self.told.send_if_modified(|told| std::mem::replace(told, finished) != finished);
+        self.tell_compaction(flight.compaction_finished);
         answer_all(flight.answers);
         Ok(())
+    }
+
+    fn tell_compaction(&self, finished: i64) {
+        self.told.send_if_modified(|told| std::mem::replace(told, finished) != finished);
     }
 
     fn checkpoint(&mut self) -> Result<(), StorageError> {

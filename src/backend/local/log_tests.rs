@@ -12,7 +12,7 @@ use crate::storage::power_cut::Disk;
 use crate::storage::redb_engine::RedbEngine;
 use crate::storage::{Durability, Engine};
 use leaseway_proto::etcdserverpb::request_op::Request;
-use leaseway_proto::etcdserverpb::{PutRequest, RequestOp, TxnRequest};
+use leaseway_proto::etcdserverpb::{CompactionRequest, PutRequest, RequestOp, TxnRequest};
 use parking_lot::{Condvar, Mutex};
 use redb::StorageBackend;
 use std::io::Error;
@@ -23,6 +23,9 @@ use tokio::task::JoinHandle;
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A proposal that waits for its answer.
+type Proposed = JoinHandle<Result<Outcome, ProposeError>>;
 
 /// What happens to syncs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -137,7 +140,7 @@ impl World {
     }
 
     /// Proposes a change of ten keys, which is enough for the log's thread.
-    fn propose(&self, name: &str) -> JoinHandle<Result<Outcome, ProposeError>> {
+    fn propose(&self, name: &str) -> Proposed {
         let (log, command) = (self.log.clone(), ten_puts(name));
         tokio::spawn(async move { log.propose(command).await })
     }
@@ -151,6 +154,16 @@ impl World {
             }
         };
         tokio::time::timeout(PATIENCE, applied).await.expect("it is applied in time");
+    }
+
+    /// Two groups, of which one is held up on its way into the log, and the other has been applied.
+    async fn two_groups(&self) -> (Proposed, Proposed) {
+        self.file.set(Syncs::Wait);
+        let first = self.propose("first");
+        self.file.holds();
+        let second = self.propose("second");
+        self.applied("second").await;
+        (first, second)
     }
 
     fn stats(&self) -> &LogStats {
@@ -168,11 +181,7 @@ fn ten_puts(name: &str) -> Command {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_is_applied_while_the_one_before_it_is_logged_and_answered_after_it_is() {
     let world = World::start();
-    world.file.set(Syncs::Wait);
-    let first = world.propose("first");
-    world.file.holds();
-    let second = world.propose("second");
-    world.applied("second").await;
+    let (first, second) = world.two_groups().await;
     assert!(!first.is_finished() && !second.is_finished(), "nothing of it is durable");
     assert_eq!(world.view.now().visible.revision, 1);
     assert_eq!(*world.told.0.lock(), [0; 0]);
@@ -190,11 +199,7 @@ async fn a_group_is_applied_while_the_one_before_it_is_logged_and_answered_after
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_applied_on_a_group_that_is_not_logged_is_not_answered_either() {
     let world = World::start();
-    world.file.set(Syncs::Wait);
-    let first = world.propose("first");
-    world.file.holds();
-    let second = world.propose("second");
-    world.applied("second").await;
+    let (first, second) = world.two_groups().await;
     world.file.set(Syncs::Fail);
     world.thread.join().unwrap();
     assert!(matches!(first.await.unwrap(), Err(ProposeError::Stopped)));
@@ -216,4 +221,17 @@ async fn the_last_group_is_finished_before_the_end() {
     assert_eq!(first.await.unwrap().unwrap().revision, 2);
     world.thread.join().unwrap();
     assert!(world.failure.lock().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_compaction_that_has_nothing_to_remove_ends() {
+    let world = World::start();
+    world.propose("some").await.unwrap().unwrap();
+    let compaction = CompactionRequest { revision: 2, ..Default::default() };
+    let outcome = world.log.propose(command(Op::Compact(compaction))).await.unwrap();
+    assert!(outcome.reply.is_ok());
+    let ended = tokio::time::timeout(PATIENCE, world.log.compacted(2)).await;
+    ended.expect("it ends in time").unwrap();
+    world.log.stop().await;
+    world.thread.join().unwrap();
 }
