@@ -30,7 +30,7 @@ EXPOSE 2379
 STOPSIGNAL SIGTERM
 # /readyz is false while a gateway can't reach Oxia; a container that is unhealthy is not restarted by
 # this alone, and need not be.
-HEALTHCHECK --interval=10s --timeout=6s --start-period=5m CMD ["/leaseway", "health"]
+HEALTHCHECK --interval=10s --timeout=10s --start-period=5m CMD ["/leaseway", "health"]
 ENTRYPOINT ["/leaseway"]
 # Flags, not variables: flags that are given replace all of these, and none is given twice.
 CMD ["--data-dir=/data", "--listen-client-urls=http://0.0.0.0:2379", "--advertise-client-urls=http://127.0.0.1:2379"]
