@@ -142,9 +142,11 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
         request: Request<pb::StatusRequest>,
     ) -> Result<Response<pb::StatusResponse>, Status> {
         self.context.anybody(&Credentials::of(&request)).await?;
+        let alarms = self.context.reader.shared().alarms.list(0);
+        // Nobody is told of an alarm that a crash could take back.
+        self.context.reader.view().durable(alarms.position).await;
         let published = self.context.reader.view().now();
         let identity = self.context.identity;
-        let alarms = self.context.reader.shared().alarms.list(0).value;
         Ok(Response::new(pb::StatusResponse {
             header: Some(identity.header(published.visible.revision)),
             version: ETCD_VERSION.into(),
@@ -153,7 +155,7 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
             raft_index: published.position + 1,
             raft_term: identity.raft_term,
             raft_applied_index: published.position + 1,
-            errors: alarms.iter().map(told).collect(),
+            errors: alarms.value.iter().map(told).collect(),
             db_size_in_use: EMPTY_STORE
                 + self.context.reader.shared().row_bytes.load(Ordering::Relaxed),
             is_learner: false,

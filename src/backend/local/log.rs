@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// Commands that may wait; proposers beyond that wait to be let in.
@@ -257,7 +258,12 @@ impl Applier {
     /// to go on.
     fn group(&mut self) -> Result<bool, StorageError> {
         let first = if self.machine.compacting() && self.flight.is_none() {
-            self.requests.try_recv().ok()
+            match self.requests.try_recv() {
+                Ok(request) => Some(request),
+                Err(TryRecvError::Empty) => None,
+                // The next start goes on with the compaction.
+                Err(TryRecvError::Disconnected) => return Ok(false),
+            }
         } else {
             self.requests.blocking_recv()
         };

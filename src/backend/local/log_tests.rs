@@ -235,3 +235,26 @@ async fn a_compaction_that_has_nothing_to_remove_ends() {
     world.log.stop().await;
     world.thread.join().unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_does_not_wait_for_a_compaction() {
+    let world = World::start();
+    // Ten rows a group, of which all but the newest go: more than one step's.
+    for _ in 0..300 {
+        world.propose("same").await.unwrap().unwrap();
+    }
+    let revision = world.view.now().visible.revision;
+    world.file.set(Syncs::Wait);
+    let log = world.log.clone();
+    let compaction = command(Op::Compact(CompactionRequest { revision, ..Default::default() }));
+    let compacting = tokio::spawn(async move { log.propose(compaction).await });
+    world.file.holds();
+    // It is queued before the compaction's first step.
+    world.log.stop().await;
+    world.file.set(Syncs::Pass);
+    assert!(compacting.await.unwrap().unwrap().reply.is_ok());
+    let ended = world.log.compacted(revision).await;
+    assert!(matches!(ended, Err(ProposeError::Stopped)), "the next start does it");
+    world.thread.join().unwrap();
+    assert!(world.failure.lock().is_none());
+}
