@@ -198,7 +198,8 @@ func TestClientCertificates(t *testing.T) {
 
 	without := newTab(t, server.URL())
 	without.tolerate("ERR_", "chrome-error:")
-	if failed := without.navigate(server.URL() + "/ui"); !strings.Contains(failed, "CERT") {
+	// With TLS 1.3 the browser may have sent its request by the time it is refused, and finds the connection closed.
+	if failed := without.navigate(server.URL() + "/ui"); !strings.Contains(failed, "ERR_") {
 		t.Errorf("without a certificate: %q", failed)
 	}
 	p := open(t, bridge(t, server.Endpoint, ann), keyHash("", "secret"))
