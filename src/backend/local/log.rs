@@ -231,7 +231,6 @@ struct Flight {
     answers: Answers,
     events: Vec<RevisionEvents>,
     published: Published,
-    compaction_finished: i64,
     /// How long the commit to the store took.
     took: Duration,
 }
@@ -336,7 +335,7 @@ impl Applier {
             if self.flight.is_some()
                 && let Some(logged) = self.logger.try_wait()?
             {
-                self.arrive(logged)?;
+                self.arrive(logged);
             }
             if commands < GROUP && bytes < GROUP_BYTES {
                 next = match self.flight {
@@ -355,7 +354,7 @@ impl Applier {
         let Group { commands, answers } = group;
         if commands.is_empty() && staging.is_empty() {
             // A compaction with nothing to remove ends like this.
-            self.tell_compaction(self.machine.compaction_finished());
+            self.tell_compaction();
             answer_all(answers);
             return Ok(());
         }
@@ -373,10 +372,12 @@ impl Applier {
             answers,
             events,
             published: self.machine.published(),
-            compaction_finished: self.machine.compaction_finished(),
             took: started.elapsed(),
         });
-        logged.map_or(Ok(()), |logged| self.arrive(logged))
+        if let Some(logged) = logged {
+            self.arrive(logged);
+        }
+        Ok(())
     }
 
     /// An entry of the log, for which there is room.
@@ -389,16 +390,16 @@ impl Applier {
 
     /// Waits until the group that is on its way is in the log, and publishes and answers it.
     fn land(&mut self) -> Result<(), StorageError> {
-        if self.flight.is_none() {
-            return Ok(());
+        if self.flight.is_some() {
+            let logged = self.logger.wait()?;
+            self.arrive(logged);
         }
-        let logged = self.logger.wait()?;
-        self.arrive(logged)
+        Ok(())
     }
 
     /// Publishes and answers the group that was on its way, with which the log was busy for `logged`.
-    fn arrive(&mut self, logged: Duration) -> Result<(), StorageError> {
-        let Some(flight) = self.flight.take() else { return Ok(()) };
+    fn arrive(&mut self, logged: Duration) {
+        let Some(flight) = self.flight.take() else { return };
         let took = flight.took.max(logged);
         self.stats.commits.fetch_add(1, Ordering::Relaxed);
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
@@ -407,12 +408,14 @@ impl Applier {
         let visible = flight.published.visible;
         self.view.publish(flight.published);
         self.publish.publish(flight.events, visible);
-        self.tell_compaction(flight.compaction_finished);
+        self.tell_compaction();
         answer_all(flight.answers);
-        Ok(())
     }
 
-    fn tell_compaction(&self, finished: i64) {
+    /// Tells how far compaction is. Only the group that is committed next moves it on, after the one before
+    /// it has arrived.
+    fn tell_compaction(&self) {
+        let finished = self.machine.compaction_finished();
         self.told.send_if_modified(|told| std::mem::replace(told, finished) != finished);
     }
 
