@@ -75,8 +75,8 @@ func (f *follower) arrived() int64 {
 		f.t.Fatalf("it still runs: %q", f.process.Output())
 	}
 	equal(f.t, "code", code, 0)
-	// A terminal shows Ctrl-C.
-	said := regexp.MustCompile(`(?m)^(?:\^C)?imported .*: revision (\d+),`).FindStringSubmatch(f.process.Output())
+	// A terminal shows Ctrl-C, and how much has been sent in a line that is then cleared.
+	said := regexp.MustCompile(`(?m)(?:^|\x1b\[K)(?:\^C)?imported .*: revision (\d+),`).FindStringSubmatch(f.process.Output())
 	if said == nil {
 		f.t.Fatalf("no revision in %q", f.process.Output())
 	}

@@ -344,6 +344,30 @@ fn what_is_only_a_little_behind_needs_no_history() {
 }
 
 #[test]
+fn the_past_comes_with_the_revision_that_the_store_has_reached() {
+    let fixture = Fixture::new();
+    let (mut live, mut late) = (fixture.open(), fixture.open());
+    live.created(watch("k", "", 0));
+    fixture.put("k");
+    // Visible, and not yet published.
+    let unpublished = [3, 4].map(|_| fixture.history.commit(&[Change::Put("k", vec![])]));
+    for start in [2, 3, 4] {
+        assert_eq!(late.create(watch("k", "", start)).revision, 4);
+        let notice = late.next();
+        let expected: Vec<String> = (start..=4).map(|at| format!("PUT k@{at}")).collect();
+        assert_eq!((notice.revision, events(&notice)), (4, expected));
+    }
+    fixture.hub.publish(Vec::from(unpublished), fixture.history.visible());
+    fixture.put("k");
+    for revision in 2..=5 {
+        assert_eq!(events(&live.next()), [format!("PUT k@{revision}")]);
+    }
+    for _ in 0..3 {
+        assert_eq!(events(&late.next()), ["PUT k@5"]);
+    }
+}
+
+#[test]
 fn a_reader_that_stops_is_bounded_and_delays_nobody() {
     let settings =
         Settings { outbox_bytes: 64 << 10, chunk_bytes: 32 << 10, ..Settings::default() };

@@ -1,8 +1,11 @@
 //! The two servers: starting, stopping and restarting them.
 
 use std::net::TcpListener;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -12,6 +15,8 @@ use tokio::process::{Child, Command};
 use crate::client::Client;
 use crate::schema::Schema;
 
+/// Where servers listen.
+const PORTS: Range<u16> = 15_000..32_000;
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -159,7 +164,7 @@ async fn launch_once(
     dir: &TempDir,
 ) -> Result<(Child, Client, u64), String> {
     let io = |e: std::io::Error| format!("{kind:?}: {e}");
-    let (port, peer_port) = free_ports().map_err(io)?;
+    let (port, peer_port) = (free_port()?, free_port()?);
     let log_path = dir.path().join("log");
     let log = std::fs::File::options().create(true).append(true).open(&log_path).map_err(io)?;
     let mut command = Command::new(programs.of(kind));
@@ -221,9 +226,19 @@ async fn probe(port: u16) -> Option<(Client, u64)> {
     Some((client, member_id))
 }
 
-fn free_ports() -> std::io::Result<(u16, u16)> {
-    let (a, b) = (TcpListener::bind(("127.0.0.1", 0))?, TcpListener::bind(("127.0.0.1", 0))?);
-    Ok((a.local_addr()?.port(), b.local_addr()?.port()))
+/// A port that nobody listens on, below those that outgoing connections and listeners of port 0 get. No
+/// two servers started at the same time get the same one: the later would end, and its client would
+/// find the earlier.
+fn free_port() -> Result<u16, String> {
+    static GIVEN: LazyLock<AtomicU16> = LazyLock::new(|| AtomicU16::new(std::process::id() as u16));
+    for _ in 0..PORTS.len() {
+        let given = GIVEN.fetch_add(1, Ordering::Relaxed);
+        let port = PORTS.start + given % (PORTS.end - PORTS.start);
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    Err(format!("no port of {PORTS:?} is free"))
 }
 
 /// The reference and the subject side by side.

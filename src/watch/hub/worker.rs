@@ -1,6 +1,6 @@
 //! The hub's own thread: obeys streams, delivers what is published, hands out jobs.
 
-use super::{Command, READERS, Settings, Shared, StreamId};
+use super::{Command, Inbox, READERS, Settings, Shared, StreamId};
 use crate::keyspace::event::{HistoryError, RevisionEvents, Visible};
 use crate::watch::catch_up::{Outcome, read_history};
 use crate::watch::deliver::Fanout;
@@ -45,7 +45,7 @@ impl Worker {
         let mut outcomes = Vec::new();
         while self.take(shared, &mut commands, &mut outcomes) {
             for command in commands.drain(..) {
-                self.obey(command)?;
+                self.obey(command, shared)?;
             }
             for outcome in outcomes.drain(..) {
                 self.running -= 1;
@@ -79,13 +79,27 @@ impl Worker {
         }
         std::mem::swap(&mut inbox.commands, commands);
         std::mem::swap(&mut inbox.outcomes, outcomes);
+        self.take_published(&mut inbox);
+        !inbox.closed
+    }
+
+    fn take_published(&mut self, inbox: &mut Inbox) {
         if self.backlog.is_empty() {
             // Together, so that what is missing from the backlog is known to have been dropped.
             std::mem::swap(&mut inbox.published, &mut self.backlog);
             inbox.published_size = 0;
             self.target = self.target.max(inbox.target);
         }
-        !inbox.closed
+    }
+
+    /// Delivers up to a revision that is visible by now, published or not.
+    fn reach(&mut self, revision: i64, shared: &Shared) -> Result<(), HistoryError> {
+        self.target = self.target.max(revision);
+        while self.fanout.revision < revision {
+            self.take_published(&mut shared.inbox.lock());
+            self.advance(&shared.settings)?;
+        }
+        Ok(())
     }
 
     /// Delivers some of what was published, or reads a chunk of what is missing from it.
@@ -145,10 +159,12 @@ impl Worker {
         now
     }
 
-    fn obey(&mut self, command: Command) -> Result<(), HistoryError> {
+    fn obey(&mut self, command: Command, shared: &Shared) -> Result<(), HistoryError> {
         match command {
             Command::Open(stream, outbox) => self.fanout.registry.open(stream, outbox),
-            Command::Create(stream, asked, permit) => return self.create(stream, asked, permit),
+            Command::Create(stream, asked, permit) => {
+                return self.create(stream, asked, permit, shared);
+            }
             Command::Refuse(stream, reason, permit) => self.refuse(stream, reason, permit),
             Command::Cancel(stream, watch_id, permit) => {
                 if self.fanout.registry.cancel(stream, watch_id) {
@@ -204,8 +220,14 @@ impl Worker {
         stream: StreamId,
         asked: CreateWatcher,
         permit: OwnedSemaphorePermit,
+        shared: &Shared,
     ) -> Result<(), HistoryError> {
         let now = self.now();
+        if (1..=now.revision).contains(&asked.start_revision) {
+            // What it is sent of the past says which revision the store has reached, and that is no
+            // less than what it is told when it is created.
+            self.reach(now.revision, shared)?;
+        }
         let registry = &mut self.fanout.registry;
         let Some(state) = registry.stream(stream) else { return Ok(()) };
         let refusal = if asked.start_revision < 0 {
