@@ -7,13 +7,13 @@ use crate::auth::Credentials;
 use crate::backend::{Log, Sessions};
 use crate::config::{ETCD_CLUSTER_VERSION, ETCD_VERSION};
 use crate::keyspace::command::{AlarmChange, Op, Reply};
-use crate::storage::{Engine, StorageError, Table};
+use crate::keyspace::hash::hash_store;
+use crate::storage::Engine;
 use leaseway_proto::etcdserverpb as pb;
 use leaseway_proto::etcdserverpb::alarm_request::AlarmAction;
 use leaseway_proto::etcdserverpb::downgrade_request::DowngradeAction;
 use leaseway_proto::server::etcdserverpb::maintenance_server::Maintenance;
 use std::future::Future;
-use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -63,21 +63,6 @@ fn told(alarm: &pb::AlarmMember) -> String {
         .map_or_else(|_| alarm.alarm.to_string(), |kind| kind.as_str_name().to_string());
     let member = alarm.member_id;
     if member == 0 { format!("alarm:{kind}") } else { format!("memberID:{member} alarm:{kind}") }
-}
-
-/// A checksum over everything in the store.
-fn hash_store(engine: &dyn Engine) -> Result<u32, StorageError> {
-    let snapshot = engine.snapshot()?;
-    let mut hash = 0;
-    let tables = [Table::Rows, Table::Leases, Table::Alarms, Table::Users, Table::Roles];
-    for table in tables {
-        snapshot.scan(table, &[], None, &mut |key, value| {
-            hash = crc32c::crc32c_append(hash, key);
-            hash = crc32c::crc32c_append(hash, value);
-            ControlFlow::Continue(())
-        })?;
-    }
-    Ok(hash)
 }
 
 async fn off_thread<T: Send + 'static>(
@@ -182,10 +167,9 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
         request: Request<pb::HashRequest>,
     ) -> Result<Response<pb::HashResponse>, Status> {
         self.context.admin(&Credentials::of(&request)).await?;
-        let header = Some(self.context.identity.header(self.context.revision()));
         let engine = self.engine.clone();
         let hashing = off_thread(move || hash_store(&*engine));
-        let hash = self
+        let found = self
             .context
             .metrics
             .keyspace
@@ -193,7 +177,10 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
             .time(hashing)
             .await?
             .map_err(|error| read_failed(error.into()))?;
-        Ok(Response::new(pb::HashResponse { header, hash }))
+        // The store may be ahead of the log. Nobody is told what is not durable.
+        self.context.reader.view().durable(found.position).await;
+        let header = Some(self.context.identity.header(self.context.revision()));
+        Ok(Response::new(pb::HashResponse { header, hash: found.value }))
     }
 
     async fn hash_kv(

@@ -1,14 +1,16 @@
-//! `HashKV`: one number for everything that a keyspace holds up to a revision.
+//! `HashKV`: one number for everything that a keyspace holds up to a revision; and `Hash`, one for
+//! everything in the store.
 //!
-//! Equal to etcd's for equal contents. CRC-32C over the word `key`, then for each row in order its
+//! `HashKV` is equal to etcd's for equal contents. CRC-32C over the word `key`, then for each row in order its
 //! id as etcd stores it (revision and sub-revision as big-endian u64 around `_`, a `t` behind
 //! tombstones) and its encoded `KeyValue`. Rows that a compaction removes sooner or later are left
 //! out, so that the number does not depend on how far compaction has come.
 
 use super::event::{EventKind, RowId, Visible};
 use super::index::{Index, Trimmed};
-use crate::storage::tables::rows;
-use crate::storage::{Snapshot, StorageError, Table, try_scan};
+use super::leases::Positioned;
+use crate::storage::tables::{meta, rows};
+use crate::storage::{Engine, Snapshot, StorageError, Table, try_scan};
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
@@ -44,6 +46,25 @@ impl From<StorageError> for HashError {
     fn from(error: StorageError) -> Self {
         Self::Storage(error)
     }
+}
+
+/// A checksum over everything in the store, which is not the same as etcd's for equal contents.
+///
+/// # Errors
+/// Storage errors.
+pub fn hash_store(engine: &dyn Engine) -> Result<Positioned<u32>, StorageError> {
+    let snapshot = engine.snapshot()?;
+    let position = meta::state(&*snapshot)?.position;
+    let mut hash = 0;
+    let tables = [Table::Rows, Table::Leases, Table::Alarms, Table::Users, Table::Roles];
+    for table in tables {
+        snapshot.scan(table, &[], None, &mut |key, value| {
+            hash = crc32c::crc32c_append(hash, key);
+            hash = crc32c::crc32c_append(hash, value);
+            ControlFlow::Continue(())
+        })?;
+    }
+    Ok(Positioned { value: hash, position })
 }
 
 /// Hashes rows up to `through` (which may be negative: then no row).

@@ -5,6 +5,7 @@ use super::wal::Wal;
 use crate::backend::{Log, ProposeError};
 use crate::keyspace::command::{Command, Op, Outcome, command};
 use crate::keyspace::event::{RevisionEvents, Visible};
+use crate::keyspace::hash::hash_store;
 use crate::keyspace::load::load;
 use crate::keyspace::machine::Shared;
 use crate::keyspace::view::View;
@@ -109,6 +110,7 @@ struct World {
     log: Arc<LocalLog>,
     thread: std::thread::JoinHandle<()>,
     file: Gated,
+    engine: Arc<dyn Engine>,
     shared: Shared,
     view: Arc<View>,
     told: Told,
@@ -117,7 +119,7 @@ struct World {
 
 impl World {
     fn start() -> Self {
-        let engine = RedbEngine::in_memory().unwrap();
+        let engine: Arc<dyn Engine> = Arc::new(RedbEngine::in_memory().unwrap());
         let machine = load(&*engine.snapshot().unwrap(), &mut |_| {}).unwrap();
         let (file, other) = (Gated::new(), Disk::default());
         let files = [Box::new(file.clone()) as _, Box::new(other) as _];
@@ -129,14 +131,14 @@ impl World {
         let (log, thread) = LocalLog::start(Parts {
             machine,
             wal,
-            engine: Arc::new(engine),
+            engine: engine.clone(),
             view: view.clone(),
             publish: Box::new(told.clone()),
             on_failure: Box::new(move |error| *tell.lock() = Some(error.to_string())),
             on_commit: Box::new(|_, _| {}),
         })
         .unwrap();
-        Self { log: Arc::new(log), thread, file, shared, view, told, failure }
+        Self { log: Arc::new(log), thread, file, engine, shared, view, told, failure }
     }
 
     /// Proposes a change of ten keys, which is enough for the log's thread.
@@ -194,6 +196,32 @@ async fn a_group_is_applied_while_the_one_before_it_is_logged_and_answered_after
     world.log.stop().await;
     world.thread.join().unwrap();
     assert!(world.failure.lock().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hash_of_what_the_store_has_ahead_of_the_log_waits_for_it() {
+    let world = World::start();
+    let before = hash_store(&*world.engine).unwrap();
+    assert_eq!(before.position, world.view.now().position);
+    let (first, second) = world.two_groups().await;
+    let ahead = async {
+        loop {
+            let found = hash_store(&*world.engine).unwrap();
+            if found.value != before.value {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let found = tokio::time::timeout(PATIENCE, ahead).await.expect("it is committed in time");
+    assert!(found.position > world.view.now().position, "{found:?}");
+    world.file.set(Syncs::Pass);
+    world.view.durable(found.position).await;
+    assert!(world.view.now().visible.revision >= 2);
+    first.await.unwrap().unwrap();
+    second.await.unwrap().unwrap();
+    world.log.stop().await;
+    world.thread.join().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
