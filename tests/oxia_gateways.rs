@@ -64,6 +64,13 @@ async fn writes_reads_and_watches_through_any_gateway() {
     let both = members(&one).await;
     assert_eq!(both.len(), 2);
     assert_eq!(members(&two).await, both);
+    // Each of its 25 puts was an append of its own, nobody else was there to share it.
+    let metrics = one.http("GET", "/metrics", &[]).body;
+    let appends = metrics.lines().find_map(|line| {
+        line.strip_prefix("leaseway_oxia_append_duration_seconds_count ")?.parse::<u64>().ok()
+    });
+    assert_eq!(appends, Some(25), "{metrics}");
+    assert!(metrics.contains("\nleaseway_oxia_barrier_duration_seconds_bucket"), "{metrics}");
 
     // The largest request of the usual settings, and many large ones at once.
     let large = "x".repeat(1_572_864 - 100);

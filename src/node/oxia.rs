@@ -204,6 +204,7 @@ async fn start<S: Shard>(
     let (settled, is_settled) = watch::channel(false);
     let (told_duty, duty) = watch::channel(Duty::Unknown);
     let board = Arc::new(Board::default());
+    let (appends, barriers) = (metrics.clone(), metrics.clone());
     let (log, apply) = OxiaLog::start(log::Parts {
         shard: shard.clone(),
         names: names.clone(),
@@ -222,6 +223,8 @@ async fn start<S: Shard>(
             }
             told.send_replace(Some(halt));
         }),
+        on_append: Box::new(move |took| appends.oxia.append.observe(took)),
+        on_barrier: Box::new(move |took| barriers.oxia.barrier.observe(took)),
     })
     .map_err(threads)?;
     let log = Arc::new(log);

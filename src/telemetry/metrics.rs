@@ -14,6 +14,7 @@ pub struct Metrics {
     pub watch: WatchMetrics,
     pub lease: LeaseMetrics,
     pub disk: DiskMetrics,
+    pub oxia: OxiaMetrics,
     pub server: ServerMetrics,
     pub network: NetworkMetrics,
     pub tls: TlsMetrics,
@@ -119,6 +120,15 @@ pub struct DiskMetrics {
     pub defrag_inflight: Gauge,
 }
 
+/// What a gateway asks of Oxia.
+#[derive(Debug)]
+pub struct OxiaMetrics {
+    /// An append of commands, until it is answered.
+    pub append: Histogram,
+    /// A barrier, until it is answered.
+    pub barrier: Histogram,
+}
+
 /// The log of commands, and this member.
 #[derive(Debug, Default)]
 pub struct ServerMetrics {
@@ -200,6 +210,10 @@ impl Metrics {
                 fsync: Histogram::new(DISK_BOUNDS),
                 defrag: Histogram::new(DISK_BOUNDS),
                 defrag_inflight: Gauge::default(),
+            },
+            oxia: OxiaMetrics {
+                append: Histogram::new(DISK_BOUNDS),
+                barrier: Histogram::new(DISK_BOUNDS),
             },
             server: ServerMetrics::default(),
             network: NetworkMetrics::default(),

@@ -6,6 +6,7 @@ use super::compare::Board;
 use super::in_flight::InFlight;
 use super::join::{Joiner, Membership};
 use super::names::Names;
+use super::pace::OnTurn;
 use super::propose::{self, Proposer, Request};
 use super::shard::{Means, Shard, Tip};
 use super::tail::Tail;
@@ -69,6 +70,10 @@ pub struct Parts<S> {
     pub board: Arc<Board>,
     /// Who is told when it stops by itself.
     pub on_stop: OnStop,
+    /// Told of each append of commands.
+    pub on_append: OnTurn,
+    /// Told of each barrier.
+    pub on_barrier: OnTurn,
 }
 
 /// A log that other gateways append to as well.
@@ -131,7 +136,7 @@ impl OxiaLog {
             on_id: Box::new(move |id, nonce| ids.own(id, nonce)),
         };
         let mut tasks = JoinSet::new();
-        let (barriers, proved) = Barriers::start(shard.clone());
+        let (barriers, proved) = Barriers::start(shard.clone(), parts.on_barrier);
         let tail = Tail::new(shard.clone(), position, proved, own, entries);
         tasks.spawn(async move { stop(tail.run().await.into()) });
         let founded = gateways.clone();
@@ -145,6 +150,7 @@ impl OxiaLog {
             gateways: gateways.clone(),
             joiner,
             membership,
+            on_append: parts.on_append,
         });
         let keyspace = shard.clone();
         tasks.spawn(async move {

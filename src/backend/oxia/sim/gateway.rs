@@ -163,6 +163,8 @@ async fn serve(
                 world.oracle.violate(format!("gateway {number} stopped: {}", halt.reason));
             }
         }),
+        on_append: Box::new(|_| ()),
+        on_barrier: Box::new(|_| ()),
     });
     let log = Arc::new(log);
     let mut tasks = JoinSet::new();
