@@ -5,6 +5,7 @@
 //! knows no keys. [`local`] keeps both in this process and its data directory, [`oxia`] in a cluster
 //! that any number of gateways share.
 
+mod compaction;
 pub mod local;
 pub mod oxia;
 

@@ -3,6 +3,7 @@
 
 use super::Context;
 use super::error::Error;
+use super::told::{self, Asker, AuthChange};
 use crate::auth::Credentials;
 use crate::auth::passwords::{PASSWORD_BYTES_MAX, PasswordError};
 use crate::auth::tokens::TokenError;
@@ -67,25 +68,35 @@ impl<L: Log, S: Sessions> AuthService<L, S> {
         Some(self.context.identity.header(revision))
     }
 
-    /// Orders a change of users or roles; returns the header for its answer.
+    /// Orders a change of users or roles, and says so in the log; returns the header for its answer.
     async fn change(
         &self,
         op: Op,
         credentials: &Credentials,
+        asker: &Asker,
     ) -> Result<Option<pb::ResponseHeader>, Status> {
+        let change = AuthChange::of(&op);
         let outcome = self.context.propose(op, credentials).await?;
         outcome.reply.map_err(Error::from)?;
+        if let Some(change) = change.filter(|_| outcome.changed) {
+            change.tell(asker);
+        }
         Ok(self.header(outcome.revision))
     }
 
-    /// The same for a request that is the command.
+    /// Who sends a request: as what is checked, and as the log has it.
+    fn asked<T>(&self, request: &Request<T>) -> (Credentials, Asker) {
+        (Credentials::of(request), Asker::of(&self.context, request))
+    }
+
+    /// Does as a request asks that is the command.
     async fn change_as_asked<T>(
         &self,
         request: Request<T>,
         op: impl FnOnce(T) -> Op,
     ) -> Result<Option<pb::ResponseHeader>, Status> {
-        let credentials = Credentials::of(&request);
-        self.change(op(request.into_inner()), &credentials).await
+        let (credentials, asker) = self.asked(&request);
+        self.change(op(request.into_inner()), &credentials, &asker).await
     }
 
     /// The state of a linearizable read, and who reads.
@@ -151,7 +162,7 @@ impl<L: Log, S: Sessions> Auth for AuthService<L, S> {
         request: Request<pb::AuthEnableRequest>,
     ) -> Result<Response<pb::AuthEnableResponse>, Status> {
         let op = Op::AuthEnable(AuthEnable { token_key: random_key() });
-        let header = self.change(op, &Credentials::of(&request)).await?;
+        let header = self.change_as_asked(request, |_| op).await?;
         Ok(Response::new(pb::AuthEnableResponse { header }))
     }
 
@@ -159,8 +170,7 @@ impl<L: Log, S: Sessions> Auth for AuthService<L, S> {
         &self,
         request: Request<pb::AuthDisableRequest>,
     ) -> Result<Response<pb::AuthDisableResponse>, Status> {
-        let op = Op::AuthDisable(AuthDisable {});
-        let header = self.change(op, &Credentials::of(&request)).await?;
+        let header = self.change_as_asked(request, |_| Op::AuthDisable(AuthDisable {})).await?;
         Ok(Response::new(pb::AuthDisableResponse { header }))
     }
 
@@ -180,6 +190,7 @@ impl<L: Log, S: Sessions> Auth for AuthService<L, S> {
         &self,
         request: Request<pb::AuthenticateRequest>,
     ) -> Result<Response<pb::AuthenticateResponse>, Status> {
+        let client = told::address(&request);
         let pb::AuthenticateRequest { name, password } = request.into_inner();
         self.context.log.barrier().await.map_err(Error::from)?;
         let given = AuthService::authenticate(self, &name, password).await;
@@ -188,6 +199,7 @@ impl<L: Log, S: Sessions> Auth for AuthService<L, S> {
         {
             tracing::warn!(
                 user = name,
+                remote_addr = client.as_ref().map(|client| &*client.0),
                 error = error.told().1,
                 "invalid authentication was requested"
             );
@@ -206,7 +218,7 @@ impl<L: Log, S: Sessions> Auth for AuthService<L, S> {
         &self,
         request: Request<pb::AuthUserAddRequest>,
     ) -> Result<Response<pb::AuthUserAddResponse>, Status> {
-        let credentials = Credentials::of(&request);
+        let (credentials, asker) = self.asked(&request);
         let pb::AuthUserAddRequest { name, password, options, .. } = request.into_inner();
         let no_password = options.is_some_and(|options| options.no_password);
         let mut password_hash = Bytes::new();
@@ -220,7 +232,7 @@ impl<L: Log, S: Sessions> Auth for AuthService<L, S> {
             password_hash = hash.into();
         }
         let op = Op::UserAdd(UserAdd { name, password_hash, no_password });
-        let header = self.change(op, &credentials).await?;
+        let header = self.change(op, &credentials, &asker).await?;
         Ok(Response::new(pb::AuthUserAddResponse { header }))
     }
 
@@ -228,7 +240,7 @@ impl<L: Log, S: Sessions> Auth for AuthService<L, S> {
         &self,
         request: Request<pb::AuthUserChangePasswordRequest>,
     ) -> Result<Response<pb::AuthUserChangePasswordResponse>, Status> {
-        let credentials = Credentials::of(&request);
+        let (credentials, asker) = self.asked(&request);
         let pb::AuthUserChangePasswordRequest { name, password, hashed_password } =
             request.into_inner();
         if password.len() > PASSWORD_BYTES_MAX {
@@ -247,7 +259,7 @@ impl<L: Log, S: Sessions> Auth for AuthService<L, S> {
             self.context.auth.passwords.hash(password).await.map_err(Error::from)?.into()
         };
         let op = Op::UserPassword(UserPassword { name, password_hash });
-        let header = self.change(op, &credentials).await?;
+        let header = self.change(op, &credentials, &asker).await?;
         Ok(Response::new(pb::AuthUserChangePasswordResponse { header }))
     }
 

@@ -1,6 +1,7 @@
 //! The KV service.
 
 use super::error::{Error, read_failed};
+use super::told::{self, Asker};
 use super::{Context, validate};
 use crate::auth::Credentials;
 use crate::backend::{Log, Sessions};
@@ -222,11 +223,13 @@ impl<L: Log, S: Sessions> Kv for KvService<L, S> {
         request: Request<pb::CompactionRequest>,
     ) -> Result<Response<pb::CompactionResponse>, Status> {
         let credentials = Credentials::of(&request);
+        let asker = Asker::of(&self.context, &request);
         let request = request.into_inner();
         let physical = request.physical;
         self.context.admin(&credentials).await?;
         match self.order(Op::Compact(request), &credentials).await? {
             (Reply::Compact(revision), header) => {
+                told::compaction(revision, physical, &asker);
                 if physical {
                     self.context.log.compacted(revision).await.map_err(Error::from)?;
                 }

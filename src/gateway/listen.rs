@@ -137,6 +137,11 @@ impl Bound {
         self.traffic == traffic && self.address.place == url.place && !chosen
     }
 
+    /// The URLs by which clients may begin here: two if they may choose.
+    pub fn urls(&self) -> Vec<Endpoint> {
+        urls(&self.address, self.security).into_iter().map(|(url, _)| url).collect()
+    }
+
     /// Who accepts here. Must be called within a tokio runtime.
     ///
     /// # Errors
@@ -154,6 +159,16 @@ impl Bound {
         let (traffic, security, address) = (self.traffic, self.security, self.address.clone());
         Ok(Listener { traffic, security, address, socket: socket.map_err(fail)? })
     }
+}
+
+/// By which URLs a place is reached, and whether that is over TLS.
+pub fn urls(address: &Endpoint, security: Security) -> Vec<(Endpoint, bool)> {
+    let ways: &[bool] = match security {
+        Security::Plain => &[false],
+        Security::Tls => &[true],
+        Security::Either => &[false, true],
+    };
+    ways.iter().map(|&tls| (Endpoint { tls, place: address.place.clone() }, tls)).collect()
 }
 
 impl Drop for Bound {

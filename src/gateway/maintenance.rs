@@ -3,6 +3,7 @@
 use super::Context;
 use super::error::{Error, read_failed};
 use super::snapshot::{self, Snapshots};
+use super::told::{self, Asker, Defragmentation};
 use crate::auth::Credentials;
 use crate::backend::{Log, Sessions};
 use crate::config::{ETCD_CLUSTER_VERSION, ETCD_VERSION};
@@ -88,6 +89,7 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
         request: Request<pb::AlarmRequest>,
     ) -> Result<Response<pb::AlarmResponse>, Status> {
         let credentials = Credentials::of(&request);
+        let asker = Asker::of(&self.context, &request);
         let request = request.into_inner();
         let action = AlarmAction::try_from(request.action);
         if action == Ok(AlarmAction::Get) {
@@ -111,8 +113,11 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
         let mut revision = self.context.revision();
         if !none {
             let (member, alarm) = (request.member_id, request.alarm);
-            let op = Op::Alarm(AlarmChange { raise, member, alarm });
-            let outcome = self.context.propose(op, &credentials).await?;
+            let change = AlarmChange { raise, member, alarm };
+            let outcome = self.context.propose(Op::Alarm(change), &credentials).await?;
+            if outcome.changed {
+                told::alarm(&change, Some(&asker));
+            }
             revision = outcome.revision;
             if let Reply::Alarm(alarms) = outcome.reply.map_err(Error::from)? {
                 response.alarms = alarms;
@@ -155,9 +160,14 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
         request: Request<pb::DefragmentRequest>,
     ) -> Result<Response<pb::DefragmentResponse>, Status> {
         self.context.admin(&Credentials::of(&request)).await?;
+        let asker = Asker::of(&self.context, &request);
+        let begun = Defragmentation::begin(self.engine.file_bytes(), &asker);
         let disk = &self.context.metrics.disk;
         let _inflight = disk.defrag_inflight.hold();
-        disk.defrag.time((self.shrink)()).await?;
+        let done = disk.defrag.time((self.shrink)()).await;
+        let error = done.as_ref().err().map(|error| error.told().1);
+        begun.end(self.engine.file_bytes(), error);
+        done?;
         // etcd leaves the header out here.
         Ok(Response::new(pb::DefragmentResponse::default()))
     }

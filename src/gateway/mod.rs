@@ -24,6 +24,7 @@ pub mod messages;
 pub mod queue;
 pub mod serve;
 pub mod snapshot;
+pub mod told;
 pub mod transport;
 pub mod ui;
 pub mod validate;
@@ -82,8 +83,11 @@ impl<L: Log, S: Sessions> Context<L, S> {
         let (member, alarm) = (self.identity.member_id, pb::AlarmType::Nospace as i32);
         let alarm = AlarmChange { raise: true, member, alarm };
         // Whether or not it can be raised, this request is refused.
-        if let Err(error) = self.log.propose(internal(Op::Alarm(alarm))).await {
-            tracing::warn!(%error, "cannot raise the NOSPACE alarm");
+        match self.log.propose(internal(Op::Alarm(alarm))).await {
+            Ok(outcome) if outcome.changed => told::alarm(&alarm, None),
+            // It is raised already: whoever raised it has said so.
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "cannot raise the NOSPACE alarm"),
         }
         Err(Error::NoSpace)
     }

@@ -24,8 +24,9 @@ use super::dispatch::Services;
 use super::handshake::{Handshakes, Opened, Place};
 use super::http::Endpoints;
 use super::json::{self, JsonGateway};
-use super::listen::{Bound, Listener, Metered, Security, Traffic};
+use super::listen::{Bound, Listener, Metered, Security, Traffic, urls};
 use super::messages::Inbound;
+use super::told;
 use super::transport;
 use crate::auth::CertificateName;
 use crate::config::{Config, Keepalive};
@@ -288,13 +289,18 @@ struct ConnectionContext {
     security: Security,
     /// None on a listener without TLS.
     handshakes: Option<Arc<Handshakes>>,
-    /// Whether requests carry where their client is.
+    /// Whether all requests carry where their client is, or only those that get a line in the log: it costs
+    /// something.
     tells_clients: bool,
 }
 
+fn client_of(connection: &Metered) -> ClientAddress {
+    ClientAddress(connection.connection().peer().into())
+}
+
 impl ConnectionContext {
-    fn client_of(&self, connection: &Metered) -> Option<ClientAddress> {
-        self.tells_clients.then(|| ClientAddress(connection.connection().peer().into()))
+    fn tells_client(&self, path: &str) -> bool {
+        self.tells_clients || told::concerns(path)
     }
 }
 
@@ -321,7 +327,7 @@ async fn accept_loop(
                 match &context.handshakes {
                     None if context.security != Security::Plain => {}
                     None => {
-                        let marks = Marks { tls: None, client: context.client_of(&connection) };
+                        let marks = Marks { tls: None, client: client_of(&connection) };
                         tokio::spawn(serve_connection(context.clone(), connection, marks, held));
                     }
                     Some(handshakes) => {
@@ -342,16 +348,17 @@ async fn accept_loop(
 }
 
 fn announce(listener: &Listener) {
-    let (traffic, address) = (listener.traffic, &listener.address);
-    if listener.security != Security::Tls {
-        tracing::info!(
-            %traffic,
-            %address,
-            "serving client traffic insecurely; this is strongly discouraged!"
-        );
-    }
-    if listener.security != Security::Plain {
-        tracing::info!(%traffic, %address, "serving client traffic securely");
+    let traffic = listener.traffic;
+    for (address, secure) in urls(&listener.address, listener.security) {
+        if secure {
+            tracing::info!(%traffic, %address, "serving client traffic securely");
+        } else {
+            tracing::info!(
+                %traffic,
+                %address,
+                "serving client traffic insecurely; this is strongly discouraged!"
+            );
+        }
     }
 }
 
@@ -364,7 +371,7 @@ async fn open_connection(
 ) {
     let Some(handshakes) = &context.handshakes else { return };
     let mut stage = held.stage.clone();
-    let client = context.client_of(&connection);
+    let client = client_of(&connection);
     let opened = tokio::select! {
         opened = handshakes.open(connection, context.security, place) => opened,
         // Nothing has been asked yet.
@@ -387,7 +394,7 @@ async fn open_connection(
 struct Marks {
     /// That they came over TLS, and the name in the client's certificate.
     tls: Option<(Secure, Option<CertificateName>)>,
-    client: Option<ClientAddress>,
+    client: ClientAddress,
 }
 
 async fn serve_connection<C>(
@@ -401,8 +408,8 @@ async fn serve_connection<C>(
     let io = TokioIo::new(connection);
     let service = service_fn(|mut request: Request<Incoming>| {
         let (gate, traffic, held) = (context.gate.clone(), context.traffic, held.clone());
-        if let Some(client) = &marks.client {
-            request.extensions_mut().insert(client.clone());
+        if context.tells_client(request.uri().path()) {
+            request.extensions_mut().insert(marks.client.clone());
         }
         if let Some((secure, name)) = &marks.tls {
             request.extensions_mut().insert(*secure);

@@ -5,6 +5,7 @@ use crate::backend::oxia::log::OxiaLog;
 use crate::backend::oxia::members::Living;
 use crate::backend::{Duty, Log};
 use crate::config::Config;
+use crate::gateway::told;
 use crate::keyspace::command::{AlarmChange, Op, internal};
 use crate::keyspace::reader::Reader;
 use leaseway_proto::etcdserverpb::AlarmType;
@@ -64,8 +65,10 @@ fn alarm(log: Arc<OxiaLog>, reader: Reader) -> Alarm {
                 return;
             }
             let raise = AlarmChange { raise: true, member, alarm };
-            if let Err(error) = log.propose(internal(Op::Alarm(raise))).await {
-                tracing::warn!(%error, "cannot raise the CORRUPT alarm");
+            match log.propose(internal(Op::Alarm(raise))).await {
+                Ok(outcome) if outcome.changed => told::alarm(&raise, None),
+                Ok(_) => {}
+                Err(error) => tracing::warn!(%error, "cannot raise the CORRUPT alarm"),
             }
         })
     })

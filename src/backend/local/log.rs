@@ -13,6 +13,7 @@
 use super::logger::Logger;
 use super::recover::{checkpoint, make_room};
 use super::wal::Wal;
+use crate::backend::compaction::CompactionLine;
 use crate::backend::{Log, Pending, ProposeError};
 use crate::keyspace::command::{Command, Outcome};
 use crate::keyspace::event::{RevisionEvents, Visible};
@@ -133,6 +134,7 @@ impl LocalLog {
             on_commit,
             requests,
             told,
+            compaction: CompactionLine::default(),
             shrinks,
             flight: None,
             stats: told_stats,
@@ -201,6 +203,7 @@ struct Applier {
     on_commit: OnCommit,
     requests: mpsc::Receiver<Request>,
     told: watch::Sender<i64>,
+    compaction: CompactionLine,
     /// Who waits for the store to be shrunk, and since when.
     shrinks: Vec<(oneshot::Sender<bool>, Instant)>,
     flight: Option<Flight>,
@@ -414,8 +417,10 @@ impl Applier {
 
     /// Tells how far compaction is. Only the group that is committed next moves it on, after the one before
     /// it has arrived.
-    fn tell_compaction(&self) {
+    fn tell_compaction(&mut self) {
         let finished = self.machine.compaction_finished();
+        let new = *self.told.borrow() != finished;
+        self.compaction.note(new.then_some(finished), self.machine.compacting());
         self.told.send_if_modified(|told| std::mem::replace(told, finished) != finished);
     }
 

@@ -19,7 +19,8 @@ pub(crate) use subject::{Answered, Asked, Nothing};
 use tonic::{Code, Request, Response, Status};
 
 /// Where a connection's client is, for people: `127.0.0.1:1234`, or `unix`. Among the extensions of
-/// each request, if there is an audit log.
+/// each request if there is an audit log, and else of those that the log may have a line for
+/// ([`concerns`](super::told::concerns)).
 #[derive(Clone, Debug)]
 pub struct ClientAddress(pub Arc<str>);
 
