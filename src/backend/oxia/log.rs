@@ -271,6 +271,7 @@ async fn leave<S: Shard>(shard: Arc<S>, names: Names, me: Membership) {
 
 /// Founds the keyspace if nobody has yet. Several gateways may try at once: the first one counts.
 async fn found<S: Shard>(shard: &S, mut gateways: watch::Receiver<Gateways>) {
+    let mut proposed = None;
     loop {
         match shard.proven_tip().await {
             Ok(Tip { position: 0, .. }) => {
@@ -279,9 +280,10 @@ async fn found<S: Shard>(shard: &S, mut gateways: watch::Receiver<Gateways>) {
                 let found = Control::Found(Found { incarnation, cluster_id, ..Found::default() });
                 let gateway = Bytes::copy_from_slice(&seams::random::<[u8; 16]>());
                 let entry = Entry { gateway, control: Some(found), ..Entry::default() };
-                match shard.append(entry.encode_to_vec().into()).await {
-                    Ok(_) => tracing::info!("founded the keyspace"),
-                    Err(error) => tracing::info!(%error, "cannot found the keyspace yet"),
+                // Also without an answer it may be the one that counts.
+                proposed = Some(cluster_id);
+                if let Err(error) = shard.append(entry.encode_to_vec().into()).await {
+                    tracing::info!(%error, "cannot found the keyspace yet");
                 }
             }
             Ok(_) => break,
@@ -290,5 +292,27 @@ async fn found<S: Shard>(shard: &S, mut gateways: watch::Receiver<Gateways>) {
         tokio::time::sleep(AGAIN).await;
     }
     // Its end means that applying has stopped, which is reported elsewhere.
-    let _ = gateways.wait_for(|gateways| gateways.founded.is_some()).await;
+    let Ok(known) = gateways.wait_for(|gateways| gateways.founded.is_some()).await else { return };
+    if let Some(cluster_id) = is_founder(proposed, known.founded) {
+        tracing::info!(cluster_id = format!("{cluster_id:x}"), "founded the keyspace");
+    }
+}
+
+/// The id of the keyspace, if the one that counts is the one that was proposed here.
+fn is_founder(proposed: Option<u64>, founded: Option<Founded>) -> Option<u64> {
+    proposed.filter(|id| founded.is_some_and(|founded| founded.cluster_id == *id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_one_of_those_who_tried_has_founded_the_keyspace() {
+        let founded = Some(Founded { incarnation: [0; 16], cluster_id: 7 });
+        assert_eq!(is_founder(Some(7), founded), Some(7));
+        assert_eq!(is_founder(Some(8), founded), None, "another gateway was quicker");
+        assert_eq!(is_founder(None, founded), None, "it was there");
+        assert_eq!(is_founder(Some(7), None), None);
+    }
 }
