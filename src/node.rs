@@ -269,7 +269,7 @@ struct Store {
 impl Store {
     fn open(dir: &DataDir, cache_bytes: usize, sync: bool) -> Result<Store, String> {
         Self::open_files(dir.path(), cache_bytes, sync)
-            .map_err(|error| format!("cannot open the store in {}/: {error}", dir.path().display()))
+            .map_err(|error| not_opened(dir.path(), &error))
     }
 
     fn open_files(dir: &Path, cache_bytes: usize, sync: bool) -> Result<Store, StorageError> {
@@ -277,9 +277,7 @@ impl Store {
         let missing = LOGS.iter().find(|name| !dir.join(name).exists()).copied();
         let [first, second] = LOGS.map(|name| redb_engine::open_file(&dir.join(name), sync));
         // The files' names must survive a power cut too.
-        std::fs::File::open(dir)
-            .and_then(|dir| dir.sync_all())
-            .map_err(|error| StorageError::Io(error.to_string()))?;
+        std::fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(StorageError::from)?;
         Self::load(Arc::new(engine), [first?, second?], missing)
     }
 
@@ -333,6 +331,27 @@ impl Store {
         Ok(Store { engine, wal, machine, identity })
     }
 }
+
+/// Why there is no store, and, if it is for want of space, how much is needed where: to free just a little would
+/// be in vain.
+fn not_opened(dir: &Path, error: &StorageError) -> String {
+    let shown = dir.display();
+    let why = format!("cannot open the store in {shown}/: {error}");
+    if !matches!(error, StorageError::NoSpace(_)) {
+        return why;
+    }
+    let log = LOGS.iter().filter_map(|name| std::fs::metadata(dir.join(name)).ok());
+    let log = log.map(|file| file.len()).sum::<u64>().max(2 * CAPACITY as u64).div_ceil(MIB);
+    format!(
+        "{why}: a start makes room for the log and applies it to the store before anything is served, for which it \
+         needs up to {} MiB of free space there; nothing that was acknowledged is lost",
+        ROOM_PER_LOG * log
+    )
+}
+
+const MIB: u64 = 1 << 20;
+/// Free space that a start may need, in lengths of the log: the store takes in what is logged, in pages.
+const ROOM_PER_LOG: u64 = 2;
 
 /// Bytes of the page cache while a store is only read through.
 const READING_CACHE_BYTES: usize = 64 << 20;

@@ -44,7 +44,8 @@ struct State {
     /// Length of the file as its writer knows it, and as it is.
     length: u64,
     real_length: u64,
-    failed: Option<String>,
+    /// What failed, and of which kind: a full disk is told from a broken one.
+    failed: Option<(ErrorKind, String)>,
     stopped: bool,
 }
 
@@ -58,7 +59,7 @@ enum Operation {
 impl State {
     fn check(&self) -> Result<(), Error> {
         match &self.failed {
-            Some(failed) => Err(Error::other(failed.clone())),
+            Some((kind, failed)) => Err(Error::new(*kind, failed.clone())),
             None => Ok(()),
         }
     }
@@ -125,7 +126,7 @@ impl Behind {
         };
         let mut state = self.shared.state.lock();
         if let Err(error) = result {
-            state.failed = Some(error.to_string());
+            state.failed = Some((error.kind(), error.to_string()));
             return false;
         }
         match operation {

@@ -42,6 +42,9 @@ pub enum StorageError {
     /// The operating system refused a read, a write or a sync.
     #[error("{0}")]
     Io(String),
+    /// The same, for want of space: the disk is full, or a quota or the largest length of a file is reached.
+    #[error("{0}")]
+    NoSpace(String),
     /// What is stored is not what was written.
     #[error("the data is corrupted: {0}")]
     Corrupted(String),
@@ -51,6 +54,16 @@ pub enum StorageError {
     /// The store was closed, or an earlier failure poisoned it.
     #[error("the store is closed: {0}")]
     Closed(String),
+}
+
+impl From<std::io::Error> for StorageError {
+    fn from(error: std::io::Error) -> Self {
+        use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+        match error.kind() {
+            StorageFull | QuotaExceeded | FileTooLarge => Self::NoSpace(error.to_string()),
+            _ => Self::Io(error.to_string()),
+        }
+    }
 }
 
 /// Changes that are committed together.

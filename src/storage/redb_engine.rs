@@ -55,14 +55,10 @@ struct RedbSnapshot {
     tables: [ReadOnlyTable<&'static [u8], &'static [u8]>; TABLES.len()],
 }
 
-fn io(error: std::io::Error) -> StorageError {
-    StorageError::Io(error.to_string())
-}
-
 fn failed(error: impl Into<redb::Error>) -> StorageError {
     match error.into() {
         redb::Error::Corrupted(what) => StorageError::Corrupted(what),
-        redb::Error::Io(error) => StorageError::Io(error.to_string()),
+        redb::Error::Io(error) => error.into(),
         redb::Error::PreviousIo => StorageError::Closed("an earlier I/O error".into()),
         redb::Error::DatabaseClosed => StorageError::Closed("it has been closed".into()),
         redb::Error::UpgradeRequired(version) => {
@@ -99,7 +95,7 @@ impl RedbEngine {
         let engine = Self::build(plain_file(path)?, cache_bytes, sync)?;
         let file = engine.file.clone();
         let writer = std::thread::Builder::new().name("store-sync".into());
-        let writer = writer.spawn(move || file.work()).map_err(io)?;
+        let writer = writer.spawn(move || file.work())?;
         *engine.writer.lock() = Some(writer);
         Ok(engine)
     }
@@ -131,7 +127,7 @@ impl RedbEngine {
     ) -> Result<Self, StorageError> {
         let length = Arc::new(AtomicU64::new(0));
         let watched = Watched { inner: backend, length: length.clone(), sync };
-        let file = Behind::new(Box::new(watched)).map_err(io)?;
+        let file = Behind::new(Box::new(watched))?;
         let backend = file.clone();
         guarded(|| {
             let whole = redb_check::is_whole(&backend);
@@ -151,7 +147,7 @@ impl RedbEngine {
                 transaction.commit().map_err(failed)?;
             }
             let latest = RedbSnapshot::take(&database, &living)?;
-            file.settle().map_err(io)?;
+            file.settle()?;
             Ok(Self {
                 database: RwLock::new(Some(database)),
                 latest: RwLock::new(Some(latest)),
@@ -225,7 +221,7 @@ impl Engine for RedbEngine {
     }
 
     fn settle(&self) -> Result<(), StorageError> {
-        self.file.settle().map_err(|error| self.poison(io(error)))
+        self.file.settle().map_err(|error| self.poison(error.into()))
     }
 
     fn file_bytes(&self) -> u64 {
@@ -246,7 +242,7 @@ impl Engine for RedbEngine {
             std::thread::sleep(Duration::from_micros(200));
         }
         let compacted = guarded(|| match database.compact() {
-            Ok(_) => self.file.settle().map_err(io),
+            Ok(_) => self.file.settle().map_err(StorageError::from),
             Err(redb::CompactionError::TransactionInProgress) => Err(StorageError::Busy),
             Err(error) => Err(failed(error)),
         });
@@ -360,8 +356,7 @@ fn plain_file(path: &Path) -> Result<redb::backends::FileBackend, StorageError> 
         .truncate(false)
         // Whatever the directory allows: it holds hashes of passwords, and the key that signs tokens.
         .mode(0o600)
-        .open(path)
-        .map_err(io)?;
+        .open(path)?;
     redb::backends::FileBackend::new(file).map_err(failed)
 }
 

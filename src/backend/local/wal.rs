@@ -74,7 +74,8 @@ pub struct Logged {
 }
 
 fn io(error: std::io::Error) -> StorageError {
-    StorageError::Io(format!("log file: {error}"))
+    let text = format!("log file: {error}");
+    std::io::Error::new(error.kind(), text).into()
 }
 
 fn damaged(what: &str) -> StorageError {
