@@ -18,7 +18,7 @@ use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use support::users::connect;
-use support::{PATIENCE, Server};
+use support::{PATIENCE, Server, free_port};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tonic::transport::server::TcpIncoming;
@@ -140,6 +140,24 @@ async fn a_collector_that_is_away_is_not_waited_for() {
         kv.range(get("a", None)).await.expect("reads");
     }
     server.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collector_that_nobody_has_started_is_said_once() {
+    let address = format!("127.0.0.1:{}", free_port());
+    let at = format!("--distributed-tracing-address={address}");
+    let rate = "--distributed-tracing-sampling-rate=1000000";
+    let mut server = Server::start(&["--enable-distributed-tracing", &at, rate]);
+    server.wait_for_log("cannot send traces");
+    let mut kv = KvClient::new(connect(server.port).await);
+    // Several batches, of which each fails.
+    for _ in 0..1500 {
+        kv.range(get("a", None)).await.expect("reads");
+    }
+    server.stop();
+    let log = server.log();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("cannot send traces")).collect();
+    assert!(lines.len() == 1 && lines[0].contains(&address), "{lines:?}");
 }
 
 fn hex(bytes: &[u8]) -> String {

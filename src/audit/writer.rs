@@ -82,7 +82,15 @@ impl Output {
         if let Self::File { file, .. } = self
             && let Err(error) = file.sync_data()
         {
-            tracing::warn!(%error, "the audit log was not synced");
+            tracing::warn!(%error, path = self.path(), "the audit log was not synced");
+        }
+    }
+
+    /// The file's name, if it is one.
+    fn path(&self) -> Option<String> {
+        match self {
+            Self::File { path, .. } => Some(path.display().to_string()),
+            _ => None,
         }
     }
 }
@@ -101,7 +109,8 @@ pub(super) fn run(shared: &Shared, mut output: Output) {
         drop(queue);
         shared.room.notify_waiters();
         if reopen && batch.is_empty() {
-            report(shared, output.follow(true).map(drop));
+            let followed = output.follow(true).map(drop);
+            report(shared, &output, followed);
         }
         if !batch.is_empty() {
             write_all(shared, &mut output, &batch, reopen);
@@ -115,10 +124,10 @@ pub(super) fn run(shared: &Shared, mut output: Output) {
     output.sync();
 }
 
-fn report(shared: &Shared, result: io::Result<()>) {
+fn report(shared: &Shared, output: &Output, result: io::Result<()>) {
     if let Err(error) = result {
         shared.metrics.audit.write_errors_total.inc();
-        tracing::error!(%error, "the audit log cannot be opened again");
+        tracing::error!(%error, path = output.path(), "the audit log cannot be opened again");
     }
 }
 
@@ -129,7 +138,11 @@ fn write_all(shared: &Shared, output: &mut Output, batch: &[u8], mut reopen: boo
         shared.metrics.audit.write_errors_total.inc();
         if !failed {
             failed = true;
-            tracing::error!(%error, "the audit log cannot be written; trying again every second");
+            tracing::error!(
+                %error,
+                path = output.path(),
+                "the audit log cannot be written; trying again every second"
+            );
         }
         let mut queue = shared.queue.lock();
         if !queue.closed {

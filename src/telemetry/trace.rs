@@ -4,6 +4,8 @@
 //! the name and the attributes that etcd's have. Spans are sent in the background, in batches, and
 //! dropped rather than waited for when the collector is slow or away.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -12,14 +14,20 @@ use opentelemetry::trace::{Span as _, SpanKind, Status, Tracer as _, TracerProvi
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_otlp::{SpanExporter, WithExportConfig};
 use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
-use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider, Span};
+use opentelemetry_sdk::trace::{
+    Sampler, SdkTracer, SdkTracerProvider, Span, SpanData, SpanExporter as Exporter,
+};
+use tokio::net::TcpStream;
 
 use super::methods::Method;
 use crate::config::TracingConfig;
 
 /// How long the last spans may take to be sent when the process ends.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long the collector may take to be connected to at the start, before the log has a line about it.
+const CONNECT: Duration = Duration::from_secs(2);
 /// The gRPC statuses that are the server's own failures: Unknown, DeadlineExceeded, Unimplemented,
 /// Internal, Unavailable and DataLoss. Others are an answer like any, as the semantic conventions of
 /// OpenTelemetry have it.
@@ -45,6 +53,10 @@ impl Traces {
             .with_endpoint(format!("http://{}", config.address))
             .build()
             .map_err(|error| format!("--distributed-tracing-address: {error}"))?;
+        let collector = Arc::new(Collector::new(config.address.clone()));
+        let exporter = Told { exporter, collector: collector.clone() };
+        // With few calls sampled it may be long until somebody notices otherwise.
+        tokio::spawn(async move { collector.look().await });
         let mut resource = vec![KeyValue::new("service.name", config.service_name.clone())];
         if !config.instance_id.is_empty() {
             resource.push(KeyValue::new("service.instance.id", config.instance_id.clone()));
@@ -84,6 +96,70 @@ impl Traces {
         if let Err(error) = self.provider.shutdown_with_timeout(LAST_WORDS) {
             tracing::warn!(%error, "the last traces could not be sent");
         }
+    }
+}
+
+/// Where traces go, for the log: a line when it can't be reached, not one for each batch, and one when it can
+/// again.
+#[derive(Debug)]
+struct Collector {
+    address: String,
+    away: AtomicBool,
+}
+
+impl Collector {
+    fn new(address: String) -> Collector {
+        Collector { address, away: AtomicBool::new(false) }
+    }
+
+    /// Notes whether it could be reached, and says so if that is news.
+    fn note(&self, error: Option<&str>) {
+        let before = self.away.swap(error.is_some(), Ordering::Relaxed);
+        let address = &*self.address;
+        match error {
+            Some(error) if !before => {
+                tracing::warn!(address, error, "cannot send traces; spans are dropped meanwhile");
+            }
+            None if before => tracing::info!(address, "traces are sent again"),
+            _ => {}
+        }
+    }
+
+    /// Looks whether somebody listens there. Says nothing if so: that it is a collector is another thing.
+    async fn look(&self) {
+        let error = match tokio::time::timeout(CONNECT, TcpStream::connect(&self.address)).await {
+            Ok(Ok(_)) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no connection in time".to_owned(),
+        };
+        self.note(Some(&error));
+    }
+}
+
+/// Sends spans, and tells how that goes.
+#[derive(Debug)]
+struct Told<E> {
+    exporter: E,
+    collector: Arc<Collector>,
+}
+
+impl<E: Exporter> Exporter for Told<E> {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let sent = self.exporter.export(batch).await;
+        self.collector.note(sent.as_ref().err().map(ToString::to_string).as_deref());
+        sent
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.exporter.force_flush()
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
     }
 }
 
