@@ -1,7 +1,10 @@
 //! Start-up, stage by stage.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
+use std::fs::File;
+use std::io::{IsTerminal as _, Stdout, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,10 +44,7 @@ fn main() -> ExitCode {
         Ok(Invocation::Version) => return print(&config::version_text()),
         Ok(Invocation::Help) => return print(&config::help_text()),
         Err(error) => {
-            eprintln!("leaseway: {error}");
-            if error.exit_code == 2 {
-                eprintln!("Run 'leaseway --help' for the flags.");
-            }
+            eprintln!("{}", refusal(&error));
             return ExitCode::from(error.exit_code);
         }
     };
@@ -64,6 +64,18 @@ fn main() -> ExitCode {
             }
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Why there is no configuration, for a person. The first line after a usage error is etcd's alone.
+fn refusal(error: &config::ConfigError) -> String {
+    match (&error.hint, error.exit_code) {
+        (None, 2) => format!("leaseway: {error}\nRun 'leaseway --help' for the flags."),
+        (Some(hint), 2) => {
+            format!("leaseway: {error}\n{hint} Run 'leaseway --help' for the flags.")
+        }
+        (None, _) => format!("leaseway: {error}"),
+        (Some(hint), _) => format!("leaseway: {error}. {hint}"),
     }
 }
 
@@ -304,9 +316,12 @@ impl HealthState for Starting {
         Vec::new()
     }
 
-    fn read(&self, serializable: bool) -> ReadFuture<'_> {
-        let answer = if serializable { Ok(()) } else { Err("the keyspace is being loaded".into()) };
-        Box::pin(std::future::ready(answer))
+    fn read(&self, _serializable: bool) -> ReadFuture<'_> {
+        Box::pin(std::future::ready(Err("the keyspace is being loaded".into())))
+    }
+
+    fn loading(&self) -> bool {
+        true
     }
 }
 
@@ -361,20 +376,36 @@ fn tell_supervisor(state: State) {
 }
 
 fn places(places: &[Bound]) -> String {
-    let urls: Vec<String> = places.iter().map(|place| place.address.to_string()).collect();
+    let urls = places.iter().flat_map(Bound::urls).map(|url| url.to_string());
+    let urls: Vec<String> = urls.collect();
     urls.join(", ")
 }
 
-/// One line for a person, apart from the log.
+/// One line for a person, apart from the log. Where only programs see it among the log's lines, it is one of these:
+/// they read every line as one.
 fn greet(config: &Config, places: &str) {
-    let line = format!(
-        "Leaseway {VERSION} serves the etcd {} API on {places}; data is in {}\n",
+    let text = format!(
+        "Leaseway {VERSION} serves the etcd {} API on {places}; data is in {}",
         config::ETCD_VERSION,
         config.data_dir.display()
     );
-    if config.log.outputs.contains(&LogOutput::Stdout) {
-        let _ = std::io::stderr().write_all(line.as_bytes());
+    let mut stdout = std::io::stdout();
+    if stdout.is_terminal() || !has_log(&stdout, &config.log.outputs) {
+        let _ = writeln!(stdout, "{text}");
     } else {
-        let _ = std::io::stdout().write_all(line.as_bytes());
+        tracing::info!("{text}");
     }
+}
+
+/// Whether the log goes to standard output as well, by its own name or because both names lead to one place.
+fn has_log(stdout: &Stdout, outputs: &[LogOutput]) -> bool {
+    let place = |stream: BorrowedFd<'_>| {
+        let file = File::from(stream.try_clone_to_owned().ok()?);
+        file.metadata().ok().map(|found| (found.dev(), found.ino()))
+    };
+    let same = || {
+        let (out, err) = (place(stdout.as_fd()), place(std::io::stderr().as_fd()));
+        out.is_some() && out == err
+    };
+    outputs.contains(&LogOutput::Stdout) || (outputs.contains(&LogOutput::Stderr) && same())
 }

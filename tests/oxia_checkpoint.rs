@@ -163,6 +163,7 @@ async fn one_that_is_starting_is_alive_and_not_ready() {
     let status = |path: &str| one.http("GET", path, &[]).status;
     assert_eq!(status("/livez"), 200);
     assert_eq!(status("/readyz"), 503);
+    assert_eq!(status("/readyz/serializable_read"), 503, "nothing can be read yet");
     assert_eq!(status("/health"), 503);
     assert!(one.http("GET", "/metrics", &[]).body.contains("leaseway_load_bytes_expected 0"));
     // Who calls waits, and is served as soon as there is something to serve.

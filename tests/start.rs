@@ -45,6 +45,26 @@ fn bad_flags_are_refused_in_one_line() {
 }
 
 #[test]
+fn a_slip_of_the_finger_gets_a_hint() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    for (args, code, part) in [
+        (&["--datadir=x"][..], 2, "Did you mean --data-dir? Run 'leaseway --help'"),
+        (&["imprt", "x"], 1, "Did you mean the command import?"),
+        (&["--auto-tls", "true"], 1, "--auto-tls=true"),
+        (&["--oxia-ca-file=x"], 1, "--backend oxia://"),
+        (&["import"], 1, "nothing to import from"),
+        (&["import", "--skip-hash-check", "true", "x.db"], 1, "--skip-hash-check=true"),
+        (&["import", "x.db", "--datadir=x"], 1, "Did you mean --data-dir?"),
+        (&["export", "x", "--data-dir=x", "--storage-version=9"], 1, "3.6.0 or 3.7.0"),
+    ] {
+        let run = finish(leaseway().current_dir(dir.path()).args(args));
+        assert_eq!(run.code, Some(code), "{run:?}");
+        assert!(run.stderr.contains(part), "{part:?} is not in {run:?}");
+        assert_eq!(run.stderr.lines().count(), if code == 2 { 2 } else { 1 }, "{run:?}");
+    }
+}
+
+#[test]
 fn a_port_in_use_is_named() {
     let taken = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let url = format!("http://127.0.0.1:{}", taken.local_addr().expect("address").port());

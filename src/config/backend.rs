@@ -48,22 +48,53 @@ pub struct OxiaPlace {
 pub const OXIA_FLAGS: [&str; 5] =
     ["oxia-ca-file", "oxia-cert-file", "oxia-key-file", "oxia-token-file", "oxia-authority"];
 
+/// Flags that only concern gateways, whether somebody may count on them, and why they are of no use otherwise.
+const GATEWAY_FLAGS: &[(&str, Level, &str)] = &[
+    ("checkpoint-log-bytes", Level::Warn, "only a log on Oxia has checkpoints"),
+    ("corrupt-check-time", Level::Info, ALONE),
+    ("compact-hash-check-time", Level::Info, ALONE),
+];
+const ALONE: &str = "a single server has nobody to compare with";
+/// The same for a server with data of its own.
+const LOCAL_FLAGS: &[(&str, Level, &str)] =
+    &[("unsafe-no-fsync", Level::Warn, "a gateway keeps nothing that has to reach its disk")];
+
 /// The flags for the backend.
 pub(super) fn build(values: &Values, notes: &mut Vec<Note>) -> Result<Backend, ConfigError> {
-    of_flags(|name| values.text(name), notes).map_err(ConfigError::new)
+    let backend = of_flags(|name| values.is_set(name).then(|| values.text(name)), notes)
+        .map_err(ConfigError::new)?;
+    let why = match backend {
+        Backend::Local => GATEWAY_FLAGS,
+        Backend::Oxia(_) => LOCAL_FLAGS,
+    };
+    for (name, level, reason) in why.iter().filter(|(name, ..)| values.is_set(name)) {
+        let note = Note::new(*level, "flag accepted without effect");
+        notes.push(note.with("flag", format!("--{name}")).with("reason", *reason));
+    }
+    Ok(backend)
 }
 
-/// The backend that flags say; `text` has the value of each, empty if it was not given. What there is to say about
-/// them is added to `notes`.
+/// The backend that flags say; `given` has the value of each that was given. What there is to say about them is
+/// added to `notes`. Whoever says how a cluster is reached and not that there is one gets none of their own: it would be
+/// empty, and taken for the cluster's.
 ///
 /// # Errors
 /// What is wrong with them, in one line.
 pub fn of_flags<'a>(
-    text: impl Fn(&str) -> &'a str,
+    given: impl Fn(&str) -> Option<&'a str>,
     notes: &mut Vec<Note>,
 ) -> Result<Backend, String> {
-    let mut backend = parse(text("backend")).map_err(|why| format!("--backend: {why}"))?;
-    let text = |name: &str| Some(text(name)).filter(|text| !text.is_empty());
+    let written = given("backend");
+    let text = |name: &str| given(name).filter(|text| !text.is_empty());
+    let mut backend =
+        parse(written.unwrap_or("local")).map_err(|why| format!("--backend: {why}"))?;
+    if backend == Backend::Local {
+        without_cluster(
+            OXIA_FLAGS.into_iter().filter(|name| text(name).is_some()),
+            written,
+            notes,
+        )?;
+    }
     let file = |name: &str| text(name).map(PathBuf::from);
     let certificate = match (file("oxia-cert-file"), file("oxia-key-file")) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
@@ -90,6 +121,29 @@ pub fn of_flags<'a>(
     place.token_file = file("oxia-token-file");
     place.authority = text("oxia-authority").map(str::to_owned);
     Ok(backend)
+}
+
+/// What is made of flags that say how a cluster is reached, where none is named.
+fn without_cluster(
+    names: impl Iterator<Item = &'static str>,
+    backend: Option<&str>,
+    notes: &mut Vec<Note>,
+) -> Result<(), String> {
+    let names: Vec<String> = names.map(|name| format!("--{name}")).collect();
+    match backend {
+        None if !names.is_empty() => Err(format!(
+            "{} without --backend: name the cluster with --backend oxia://HOST:PORT/NAMESPACE?keyspace=NAME, or \
+             say --backend local if the data is to be here",
+            names.join(", ")
+        )),
+        _ => {
+            notes.extend(names.into_iter().map(|name| {
+                Note::new(Level::Warn, format!("{name} has no effect with --backend local"))
+                    .with("flag", name)
+            }));
+            Ok(())
+        }
+    }
 }
 
 const FORM: &str = "local or oxia://HOST:PORT[,HOST:PORT]/NAMESPACE?keyspace=NAME";
@@ -154,6 +208,27 @@ mod tests {
         assert_eq!(place.tls, None);
         let Ok(Backend::Oxia(place)) = parse("oxia+tls://a:1") else { panic!("a place") };
         assert_eq!(place.tls, Some(ClientFiles::default()));
+    }
+
+    fn of(flags: &[(&'static str, &'static str)]) -> (Result<Backend, String>, Vec<String>) {
+        let mut notes = Vec::new();
+        let given = |name: &str| flags.iter().find(|flag| flag.0 == name).map(|flag| flag.1);
+        let backend = of_flags(given, &mut notes);
+        (backend, notes.into_iter().map(|note| note.message).collect())
+    }
+
+    #[test]
+    fn how_a_cluster_is_reached_needs_a_cluster() {
+        assert_eq!(of(&[]), (Ok(Backend::Local), vec![]));
+        let (refused, notes) = of(&[("oxia-ca-file", "ca.pem"), ("oxia-authority", "oxia")]);
+        let why = refused.expect_err("which keyspace is meant?");
+        assert!(why.contains("--oxia-ca-file, --oxia-authority without --backend"), "{why}");
+        assert_eq!(notes, [""; 0]);
+        let (local, notes) = of(&[("backend", "local"), ("oxia-token-file", "t")]);
+        assert_eq!(local, Ok(Backend::Local));
+        assert_eq!(notes, ["--oxia-token-file has no effect with --backend local"]);
+        // Turned off by an empty value.
+        assert_eq!(of(&[("oxia-token-file", "")]), (Ok(Backend::Local), vec![]));
     }
 
     #[test]

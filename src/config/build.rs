@@ -64,6 +64,7 @@ pub(super) fn build(
         dir => PathBuf::from(dir),
     };
     let backend = super::backend::build(values, &mut notes)?;
+    let unsafe_no_fsync = backend == super::backend::Backend::Local && no_fsync(values, &mut notes);
     Ok(Config {
         data_dir,
         backend,
@@ -87,7 +88,7 @@ pub(super) fn build(
         log,
         warning_unary_request_duration: values.duration("warning-unary-request-duration"),
         warning_apply_duration: values.duration("warning-apply-duration"),
-        unsafe_no_fsync: no_fsync(values, &mut notes),
+        unsafe_no_fsync,
         storage_cache_bytes: storage_cache(values)?,
         checkpoint_log_bytes: values.uint("checkpoint-log-bytes"),
         tracing: tracing(values)?,

@@ -11,6 +11,7 @@ pub mod backend;
 mod build;
 pub mod flags;
 mod help;
+pub mod hint;
 mod log;
 mod sources;
 pub mod tls;
@@ -343,15 +344,21 @@ pub struct ConfigError {
     pub message: String,
     /// What the process should exit with: 2 for a command line that cannot be read, else 1.
     pub exit_code: u8,
+    /// What may have been meant, for a person. Apart from the message, which may be one of etcd's texts.
+    pub hint: Option<String>,
 }
 
 impl ConfigError {
     fn new(message: impl Into<String>) -> ConfigError {
-        ConfigError { message: message.into(), exit_code: 1 }
+        ConfigError { message: message.into(), exit_code: 1, hint: None }
     }
 
     fn usage(message: impl Into<String>) -> ConfigError {
-        ConfigError { message: message.into(), exit_code: 2 }
+        ConfigError { message: message.into(), exit_code: 2, hint: None }
+    }
+
+    fn hinting(self, hint: Option<String>) -> ConfigError {
+        ConfigError { hint, ..self }
     }
 }
 

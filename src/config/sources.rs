@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use saphyr::{LoadableYamlNode, Scalar, Yaml};
 
 use super::flags::{self, Effect, FLAGS, Flag};
+use super::hint;
 use super::value::{self, Kind};
 use super::{ConfigError, Level, Note};
 
@@ -100,18 +101,20 @@ pub(super) fn read_arguments(args: &[String]) -> Result<(Values, Request), Confi
     let mut config_file = None;
     let mut version = false;
     let mut rest = args.iter();
+    let mut switch = None;
     while let Some(arg) = rest.next() {
+        let before = std::mem::take(&mut switch);
         if arg == "--" {
             if let Some(extra) = rest.next() {
-                return Err(not_a_flag(extra));
+                return Err(not_a_flag(extra, None));
             }
             break;
         }
         let Some(body) = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) else {
-            return Err(not_a_flag(arg));
+            return Err(not_a_flag(arg, before));
         };
         if body.is_empty() {
-            return Err(not_a_flag(arg));
+            return Err(not_a_flag(arg, before));
         }
         if body.starts_with('-') || body.starts_with('=') {
             return Err(ConfigError::usage(format!("bad flag syntax: {arg}")));
@@ -122,13 +125,18 @@ pub(super) fn read_arguments(args: &[String]) -> Result<(Values, Request), Confi
         };
         match name {
             "h" | "help" => return Ok((values, Request::Help)),
-            "version" => version = read_switch(name, inline.as_deref())?,
+            "version" => {
+                switch = inline.is_none().then_some("version");
+                version = read_switch(name, inline.as_deref())?;
+            }
             "config-file" => config_file = Some(read_value(name, inline, &mut rest)?),
             _ => {
                 let flag = flags::find(name).ok_or_else(|| {
                     ConfigError::usage(format!("flag provided but not defined: -{name}"))
+                        .hinting(hint::of_flag(name))
                 })?;
                 let text = if flag.kind.is_switch() {
+                    switch = inline.is_none().then_some(flag.name);
                     inline.unwrap_or_else(|| "true".into())
                 } else {
                     read_value(name, inline, &mut rest)?
@@ -142,11 +150,13 @@ pub(super) fn read_arguments(args: &[String]) -> Result<(Values, Request), Confi
     Ok((values, request))
 }
 
-fn not_a_flag(arg: &str) -> ConfigError {
+/// `switch` is the yes-or-no flag before it that has no value.
+fn not_a_flag(arg: &str, switch: Option<&str>) -> ConfigError {
     if arg == "gateway" || arg == "grpc-proxy" {
         return ConfigError::new(format!("etcd's {arg:?} command is not part of this server"));
     }
     ConfigError::new(format!("{arg:?} is not a valid flag"))
+        .hinting(Some(hint::of_word(arg, switch)))
 }
 
 fn read_switch(name: &str, inline: Option<&str>) -> Result<bool, ConfigError> {

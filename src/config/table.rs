@@ -34,7 +34,7 @@ pub const FLAGS: &[Flag] = &{
     flag("raft-write-timeout", Duration, "5s", RAFT, Member, "Write timeout on peer connections."),
     flag("feature-gates", Gates, "", HONOURED, Member, "Comma-separated Name=true|false pairs; the names are checked. CompactHashCheck and InitialCorruptCheck count with --backend oxia; the others switch parts of etcd that are not here."),
 
-    flag("initial-advertise-peer-urls", Urls(&[""]), "http://localhost:2380", RAFT, Clustering, "Peer URLs to announce; shown in the member list."),
+    flag("initial-advertise-peer-urls", Urls(&[""]), "http://localhost:2380", HONOURED, Clustering, "Peer URLs to announce in the member list; nobody listens there."),
     flag("initial-cluster", Text, "", Effect::Ignored("a single process is a cluster of one"), Clustering, "Members to start with, name=URL; more than one name is an error here."),
     flag("initial-cluster-state", Choice(&["new", "existing"]), "new", RAFT, Clustering, "Whether the cluster is 'new' or 'existing'."),
     flag("initial-cluster-token", Text, "etcd-cluster", Effect::Ignored("a new data directory gets a random cluster id"), Clustering, "Token that goes into the cluster id of a new data directory."),

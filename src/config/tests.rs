@@ -412,6 +412,32 @@ fn flags_without_effect_leave_a_note() {
     let config = ok(&["--snapshot-count=5", "--peer-cert-file=a", "--vv", "--name=x"]);
     let flags: Vec<&str> = config.notes.iter().map(|note| note.fields[0].1.as_str()).collect();
     assert_eq!(flags, ["--snapshot-count", "--peer-cert-file", "--vv"]);
+    // What is for the other backend.
+    for (args, flag) in [
+        (&["--checkpoint-log-bytes=5"][..], "--checkpoint-log-bytes"),
+        (&["--corrupt-check-time=1h"], "--corrupt-check-time"),
+        (&["--backend=oxia://a:1", "--unsafe-no-fsync"], "--unsafe-no-fsync"),
+        (&["--backend=local", "--oxia-ca-file=a"], "--oxia-ca-file"),
+    ] {
+        let config = ok(args);
+        let [note] = &config.notes[..] else { panic!("{args:?}: {:?}", config.notes) };
+        assert_eq!(note.fields[0].1, flag);
+        assert!(!config.unsafe_no_fsync);
+    }
+    assert_eq!(ok(&["--initial-advertise-peer-urls=http://a:1"]).notes, []);
+}
+
+#[test]
+fn a_slip_of_the_finger_gets_a_hint() {
+    let hint = |args: &[&str]| err(args).hint.unwrap_or_default();
+    assert_eq!(
+        hint(&["--listen-client-url=http://127.0.0.1:1"]),
+        "Did you mean --listen-client-urls?"
+    );
+    assert_eq!(hint(&["imprt"]), "Did you mean the command import?");
+    let value = "A value of --auto-tls follows an equals sign: --auto-tls=true";
+    assert_eq!(hint(&["--auto-tls", "true"]), value);
+    assert_eq!(hint(&["--nosuch"]), "");
 }
 
 #[test]

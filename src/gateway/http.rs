@@ -35,6 +35,11 @@ pub trait HealthState: Send + Sync + 'static {
     /// Reads a key, from the local state if `serializable`; the error is a text for people.
     fn read(&self, serializable: bool) -> ReadFuture<'_>;
 
+    /// Whether there is nothing to read from yet, which is no reason to end the process.
+    fn loading(&self) -> bool {
+        false
+    }
+
     /// Whether it matters who asks.
     fn auth_enabled(&self) -> bool {
         false
@@ -223,6 +228,9 @@ impl Endpoints {
                 true => Err("alarm activated: CORRUPT".into()),
                 false => Ok(()),
             },
+            // etcd answers nobody until it has loaded everything; a supervisor would give up on it then.
+            Test::Alive if self.state.loading() => Ok(()),
+            Test::Alive => self.read(true).await,
             Test::Read { serializable } => self.read(serializable).await,
             // There are no learners among single members.
             Test::NotLearner => Ok(()),
@@ -268,13 +276,16 @@ struct Check {
 #[derive(Debug, Clone, Copy)]
 enum Test {
     NotCorrupt,
-    Read { serializable: bool },
+    /// A serializable read, unless it is too early for one.
+    Alive,
+    Read {
+        serializable: bool,
+    },
     NotLearner,
 }
 
 fn checks(kind: &str) -> impl Iterator<Item = Check> {
-    const LIVEZ: &[Check] =
-        &[Check { name: "serializable_read", test: Test::Read { serializable: true } }];
+    const LIVEZ: &[Check] = &[Check { name: "serializable_read", test: Test::Alive }];
     const READYZ: &[Check] = &[
         Check { name: "data_corruption", test: Test::NotCorrupt },
         Check { name: "serializable_read", test: Test::Read { serializable: true } },
@@ -378,4 +389,62 @@ pub(super) fn decode(text: &str) -> String {
         bytes = rest;
     }
     String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt as _;
+
+    /// A server of which nothing can be read, because it is too early or for another reason.
+    struct Unreadable {
+        loading: bool,
+    }
+
+    impl HealthState for Unreadable {
+        fn alarms(&self) -> Vec<AlarmType> {
+            Vec::new()
+        }
+
+        fn read(&self, _serializable: bool) -> ReadFuture<'_> {
+            Box::pin(std::future::ready(Err("nothing is there".into())))
+        }
+
+        fn loading(&self) -> bool {
+            self.loading
+        }
+    }
+
+    async fn ask(loading: bool, path: &str) -> (u16, String) {
+        let access = Access { cors: None, hosts: None };
+        let metrics = Arc::new(Metrics::new(false));
+        let endpoints = Endpoints::new(Arc::new(Unreadable { loading }), metrics, access);
+        let request = Request::builder().uri(path).body(()).expect("a request");
+        let response = endpoints.metrics_only(&request).await;
+        let status = response.status().as_u16();
+        let body = response.into_body().collect().await.expect("a body").to_bytes();
+        (status, String::from_utf8_lossy(&body).into_owned())
+    }
+
+    #[tokio::test]
+    async fn a_server_that_loads_is_alive_and_nothing_can_be_read() {
+        assert_eq!(ask(true, "/livez").await, (200, "ok\n".into()));
+        let (status, report) = ask(true, "/readyz").await;
+        assert_eq!(status, 503);
+        for line in [
+            "[+]data_corruption ok",
+            "[-]serializable_read failed: nothing is there",
+            "[-]linearizable_read failed: nothing is there",
+        ] {
+            assert!(report.contains(line), "{report}");
+        }
+        assert_eq!(ask(true, "/readyz/serializable_read").await.0, 503);
+        assert_eq!(ask(true, "/health?serializable=true").await.0, 503);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_has_loaded_and_cannot_read_is_not_alive() {
+        assert_eq!(ask(false, "/livez").await.0, 503);
+        assert_eq!(ask(false, "/readyz").await.0, 503);
+    }
 }

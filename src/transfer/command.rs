@@ -72,6 +72,10 @@ const STORAGE_VERSIONS: [&str; 2] = ["3.6.0", ETCD_CLUSTER_VERSION];
 /// Why nothing was imported, in one line.
 pub fn import(args: &[String]) -> Result<(), String> {
     let options = Options::parse(args, &[&IMPORT[..], &into::FLAGS, &remote::FLAGS].concat())?;
+    let missing = missing(&options);
+    if !missing.is_empty() {
+        return Err(missing.join("; and "));
+    }
     let runtime = runtime()?;
     let target = Target::open(&options, None, &runtime)?;
     let mut progress = Progress::new();
@@ -100,6 +104,15 @@ pub fn import(args: &[String]) -> Result<(), String> {
     };
     let summary = target.fill(source, None, &runtime, &mut progress, more)?;
     say(&format!("imported {from} into {to}: {}", told(&summary)))
+}
+
+/// What an import can't do without and was not given.
+fn missing(options: &Options) -> Vec<&'static str> {
+    let source = !options.rest.is_empty() || options.get("from-endpoint").is_some();
+    let target = ["data-dir", "backend"].iter().any(|name| options.get(name).is_some());
+    let from = "nothing to import from is given: a snapshot's file, etcd's data directory, or --from-endpoint URL";
+    let into = "nothing to import into is given: --data-dir DIR, or --backend oxia://...";
+    [(source, from), (target, into)].iter().filter(|(given, _)| !given).map(|(_, it)| *it).collect()
 }
 
 async fn follow_until_told(follow: &Follow<'_>, summary: &mut Summary) -> Result<(), String> {
@@ -184,8 +197,10 @@ fn fill_file(options: &Options, file: &mut File) -> Result<u64, String> {
         (Some(dir), None) => {
             let wanted = options.get("storage-version").unwrap_or(ETCD_CLUSTER_VERSION);
             let known = STORAGE_VERSIONS.into_iter().find(|known| *known == wanted);
-            let storage_version =
-                known.ok_or_else(|| format!("--storage-version is one of {STORAGE_VERSIONS:?}"))?;
+            let storage_version = known.ok_or_else(|| {
+                let known = STORAGE_VERSIONS.join(" or ");
+                format!("--storage-version is {known}, and not {wanted:?}")
+            })?;
             of_stopped(Path::new(dir), storage_version, file)
         }
         (None, _) if options.get("storage-version").is_some() => {
@@ -260,10 +275,18 @@ fn told(summary: &Summary) -> String {
         1.. => format!("compacted at {compacted}"),
         _ => "never compacted".into(),
     };
-    format!(
-        "revision {revision}, {compacted}, {rows} changes of keys, {leases} leases, {users} users, \
-         {roles} roles"
-    )
+    let rows = match rows {
+        1 => "1 change of keys".to_owned(),
+        _ => format!("{rows} changes of keys"),
+    };
+    let (leases, users, roles) =
+        (counted(*leases, "lease"), counted(*users, "user"), counted(*roles, "role"));
+    format!("revision {revision}, {compacted}, {rows}, {leases}, {users}, {roles}")
+}
+
+/// So many things, in English.
+fn counted(number: usize, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
 fn say(text: &str) -> Result<(), String> {
@@ -279,6 +302,30 @@ mod tests {
     fn bumped(args: &[&str]) -> Result<Option<i64>, String> {
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
         bump(&Options::parse(&args, &RESTORE)?)
+    }
+
+    #[test]
+    fn what_an_import_is_missing_is_named() {
+        let parts = |args: &[&str]| {
+            let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+            import(&args).unwrap_err()
+        };
+        let none = parts(&[]);
+        assert!(none.contains("import from") && none.contains("import into"), "{none}");
+        let into = parts(&["a.db"]);
+        assert!(into.contains("import into") && !into.contains("import from"), "{into}");
+        let from = parts(&["--data-dir=x"]);
+        assert!(from.contains("import from") && !from.contains("import into"), "{from}");
+    }
+
+    #[test]
+    fn numbers_are_told_in_english() {
+        let one =
+            Summary { rows: 1, leases: 1, users: 1, roles: 1, revision: 2, ..Summary::default() };
+        let text = "revision 2, never compacted, 1 change of keys, 1 lease, 1 user, 1 role";
+        assert_eq!(told(&one), text);
+        let text = "revision 1, never compacted, 0 changes of keys, 0 leases, 0 users, 0 roles";
+        assert_eq!(told(&Summary { revision: 1, ..Summary::default() }), text);
     }
 
     #[test]

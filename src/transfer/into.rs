@@ -43,13 +43,8 @@ impl Target {
         runtime: &Runtime,
     ) -> Result<Self, String> {
         let dir = options.get("data-dir");
-        let text = |name: &str| match (name, options.get(name)) {
-            (_, Some(text)) => text,
-            ("backend", None) => "local",
-            _ => "",
-        };
         let mut notes = Vec::new();
-        let backend = backend::of_flags(text, &mut notes)?;
+        let backend = backend::of_flags(|name| options.get(name), &mut notes)?;
         for note in notes {
             eprintln!("leaseway: {}", note.message);
         }

@@ -1,5 +1,6 @@
 //! The command line of a subcommand: flags as Go's programs have them, and what is none.
 
+use crate::config::hint;
 use crate::config::value::parse_bool;
 
 /// A flag that is known.
@@ -33,11 +34,13 @@ impl Options {
     /// Reads the command line.
     ///
     /// # Errors
-    /// An unknown flag, or one without its value.
+    /// An unknown flag, one without its value, or a value where none belongs.
     pub fn parse(args: &[String], known: &[Flag]) -> Result<Options, String> {
         let mut options = Options::default();
         let mut args = args.iter();
+        let mut switch = None;
         while let Some(arg) = args.next() {
+            let before = switch.take();
             let body = match arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) {
                 Some(body) if !body.is_empty() => body,
                 Some(_) if arg == "--" => {
@@ -45,6 +48,13 @@ impl Options {
                     break;
                 }
                 _ => {
+                    if let Some(name) = before
+                        && parse_bool(arg).is_some()
+                    {
+                        return Err(format!(
+                            "a value of --{name} follows an equals sign: --{name}={arg} (a file of that name is ./{arg})"
+                        ));
+                    }
                     options.rest.push(arg.clone());
                     continue;
                 }
@@ -54,10 +64,17 @@ impl Options {
                 None => (body, None),
             };
             let flag = known.iter().find(|flag| flag.name == name);
-            let flag = flag.ok_or_else(|| format!("flag {arg:?} is unknown"))?;
+            let flag =
+                flag.ok_or_else(|| match hint::nearest(name, known.iter().map(|it| it.name)) {
+                    Some(meant) => format!("flag {arg:?} is unknown. Did you mean --{meant}?"),
+                    None => format!("flag {arg:?} is unknown"),
+                })?;
             let given = match inline {
                 Some(value) => Some(value),
-                None if flag.switch => Some("true".into()),
+                None if flag.switch => {
+                    switch = Some(flag.name);
+                    Some("true".into())
+                }
                 None => args.next().cloned(),
             };
             let given = given.ok_or_else(|| format!("--{name} needs a value"))?;
@@ -120,6 +137,10 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said() {
         assert!(parse(&["--slow"]).unwrap_err().contains("unknown"));
+        assert!(parse(&["--datadir=x"]).unwrap_err().ends_with("Did you mean --data-dir?"));
+        assert!(parse(&["--fast", "true", "a"]).unwrap_err().contains("--fast=true"));
+        assert_eq!(parse(&["--fast", "./true"]).unwrap().one("FILE"), Ok("./true"));
+        assert_eq!(parse(&["--data-dir", "true", "a"]).unwrap().one("FILE"), Ok("a"));
         assert!(parse(&["--data-dir"]).unwrap_err().contains("needs a value"));
         assert!(parse(&["--fast=maybe"]).unwrap().is_on("fast", true).is_err());
         assert!(parse(&[]).unwrap().one("FILE").unwrap_err().contains("missing"));
