@@ -239,7 +239,15 @@ fn contradictions_exit_with_one() {
             &["--backend=oxia://a:1", "--oxia-ca-file=c"],
             "--oxia-ca-file and --oxia-cert-file are for TLS: --backend must begin with oxia+tls://",
         ),
-        (&["--oxia-cert-file=c"], "--oxia-cert-file and --oxia-key-file belong together"),
+        (
+            &["--backend=oxia+tls://a:1", "--oxia-cert-file=c"],
+            "--oxia-cert-file and --oxia-key-file belong together",
+        ),
+        (
+            &["--oxia-cert-file=c"],
+            "--oxia-cert-file without --backend: name the cluster with --backend \
+             oxia://HOST:PORT/NAMESPACE?keyspace=NAME, or say --backend local if the data is to be here",
+        ),
         (
             &["--max-session-timeout=1"],
             "--max-session-timeout must be between 2 and 9000000000 seconds (set to 1)",
