@@ -74,6 +74,7 @@ func TestLooks(t *testing.T) {
 	server := ours(t, "--name=looked-at")
 	furnish(t, server)
 	p := open(t, server.URL(), "")
+	p.eventually("the tab is named after the server", `document.title === "looked-at \u00b7 Leaseway"`)
 	for _, view := range views() {
 		p.size(1280, 800)
 		p.scheme("light")
