@@ -18,6 +18,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"leaseway/compat-tests/expect"
 	"leaseway/compat-tests/harness"
 )
 
@@ -56,7 +57,7 @@ func (w wire) cluster() pb.ClusterClient         { return pb.NewClusterClient(w.
 
 func (w wire) login(t *testing.T, name string) wire {
 	t.Helper()
-	answer := must(w.auth().Authenticate(w.ctx, &pb.AuthenticateRequest{Name: name, Password: name + "-password"}))(t)
+	answer := expect.Must(w.auth().Authenticate(w.ctx, &pb.AuthenticateRequest{Name: name, Password: name + "-password"}))(t)
 	return w.as(answer.Token)
 }
 
@@ -75,13 +76,13 @@ func (w wire) grant(t *testing.T, role string, kind authpb.Permission_Type, key,
 	t.Helper()
 	permission := &authpb.Permission{PermType: kind, Key: []byte(key), RangeEnd: []byte(end)}
 	request := &pb.AuthRoleGrantPermissionRequest{Name: role, Perm: permission}
-	must(w.auth().RoleGrantPermission(w.context(), request))(t)
+	expect.Must(w.auth().RoleGrantPermission(w.context(), request))(t)
 }
 
 // plain connects to a server without the client package, which would try again what is refused.
 func plain(t *testing.T, server *harness.Server) *grpc.ClientConn {
 	t.Helper()
-	conn := must(grpc.NewClient(server.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
+	conn := expect.Must(grpc.NewClient(server.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials())))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -93,12 +94,12 @@ func secured(t *testing.T, flags ...string) (server *harness.Server, nobody, roo
 	server, _, ctx := start(t, append([]string{cheap}, flags...)...)
 	nobody = wire{conn: plain(t, server), ctx: ctx}
 	for _, name := range []string{"root", "ann"} {
-		must(nobody.auth().UserAdd(ctx, &pb.AuthUserAddRequest{Name: name, Password: name + "-password"}))(t)
+		expect.Must(nobody.auth().UserAdd(ctx, &pb.AuthUserAddRequest{Name: name, Password: name + "-password"}))(t)
 	}
-	must(nobody.auth().RoleAdd(ctx, &pb.AuthRoleAddRequest{Name: "r"}))(t)
-	must(nobody.auth().UserGrantRole(ctx, &pb.AuthUserGrantRoleRequest{User: "root", Role: "root"}))(t)
-	must(nobody.auth().UserGrantRole(ctx, &pb.AuthUserGrantRoleRequest{User: "ann", Role: "r"}))(t)
-	must(nobody.auth().AuthEnable(ctx, &pb.AuthEnableRequest{}))(t)
+	expect.Must(nobody.auth().RoleAdd(ctx, &pb.AuthRoleAddRequest{Name: "r"}))(t)
+	expect.Must(nobody.auth().UserGrantRole(ctx, &pb.AuthUserGrantRoleRequest{User: "root", Role: "root"}))(t)
+	expect.Must(nobody.auth().UserGrantRole(ctx, &pb.AuthUserGrantRoleRequest{User: "ann", Role: "r"}))(t)
+	expect.Must(nobody.auth().AuthEnable(ctx, &pb.AuthEnableRequest{}))(t)
 	return server, nobody, nobody.login(t, "root"), nobody.login(t, "ann")
 }
 
@@ -106,7 +107,7 @@ func TestAuthAdministration(t *testing.T) {
 	server, _, ctx := start(t, cheap)
 	auth := pb.NewAuthClient(plain(t, server))
 	status := func() string {
-		s := must(auth.AuthStatus(ctx, &pb.AuthStatusRequest{}))(t)
+		s := expect.Must(auth.AuthStatus(ctx, &pb.AuthStatusRequest{}))(t)
 		return fmt.Sprintf("%v %d", s.Enabled, s.AuthRevision)
 	}
 	type call func() error
@@ -255,7 +256,7 @@ func TestAuthAdministration(t *testing.T) {
 		} else {
 			t.Run(fmt.Sprint("step ", i), func(t *testing.T) { wantStatus(t, err, step.code, step.text) })
 		}
-		equal(t, fmt.Sprintf("state after step %d", i), status(), step.after)
+		expect.Equal(t, fmt.Sprintf("state after step %d", i), status(), step.after)
 	}
 }
 
@@ -269,9 +270,9 @@ func TestAuthRootCannotBeTakenApart(t *testing.T) {
 	wantStatus(t, err, codes.InvalidArgument, management)
 	_, err = auth.RoleDelete(ctx, &pb.AuthRoleDeleteRequest{Role: "root"})
 	wantStatus(t, err, codes.InvalidArgument, management)
-	must(auth.AuthDisable(ctx, &pb.AuthDisableRequest{}))(t)
-	must(auth.UserRevokeRole(ctx, &pb.AuthUserRevokeRoleRequest{Name: "root", Role: "root"}))(t)
-	must(auth.UserDelete(ctx, &pb.AuthUserDeleteRequest{Name: "root"}))(t)
+	expect.Must(auth.AuthDisable(ctx, &pb.AuthDisableRequest{}))(t)
+	expect.Must(auth.UserRevokeRole(ctx, &pb.AuthUserRevokeRoleRequest{Name: "root", Role: "root"}))(t)
+	expect.Must(auth.UserDelete(ctx, &pb.AuthUserDeleteRequest{Name: "root"}))(t)
 	_, err = auth.AuthEnable(ctx, &pb.AuthEnableRequest{})
 	wantStatus(t, err, codes.FailedPrecondition, "etcdserver: root user does not exist")
 }
@@ -280,7 +281,7 @@ func TestAuthRootCannotBeTakenApart(t *testing.T) {
 // permission, and as root.
 func TestAuthEveryCall(t *testing.T) {
 	server, nobody, root, ann := secured(t)
-	noError(t, root.put("k", "v"))
+	expect.NoError(t, root.put("k", "v"))
 	type who struct{ nobody, ann, root string }
 	open := who{}
 	users := who{nobody: userEmpty}
@@ -433,7 +434,7 @@ func TestAuthEveryCall(t *testing.T) {
 				err := c.call(w)
 				switch text {
 				case "":
-					noError(t, err)
+					expect.NoError(t, err)
 				case userEmpty:
 					wantStatus(t, err, codes.InvalidArgument, text)
 				case denied:
@@ -521,7 +522,7 @@ func TestAuthRanges(t *testing.T) {
 			check := func(err error, allowed bool) {
 				t.Helper()
 				if allowed {
-					noError(t, err)
+					expect.NoError(t, err)
 				} else {
 					wantStatus(t, err, codes.PermissionDenied, denied)
 				}
@@ -546,14 +547,14 @@ func TestAuthRanges(t *testing.T) {
 			check(err, c.reads)
 		})
 	}
-	noError(t, root.get("\x00", "\x00"))
+	expect.NoError(t, root.get("\x00", "\x00"))
 }
 
 // TestAuthTransactions: a transaction needs what any branch of it needs, however deep, taken or not.
 func TestAuthTransactions(t *testing.T) {
 	_, nobody, root, ann := secured(t)
 	root.grant(t, "r", authpb.READWRITE, "a", "b")
-	noError(t, root.put("secret", "s"))
+	expect.NoError(t, root.put("secret", "s"))
 	get := func(key, end string) *pb.RequestOp {
 		request := &pb.RangeRequest{Key: []byte(key), RangeEnd: []byte(end)}
 		return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: request}}
@@ -592,24 +593,24 @@ func TestAuthTransactions(t *testing.T) {
 			wantStatus(t, err, codes.PermissionDenied, denied)
 			_, err = nobody.kv().Txn(nobody.ctx, txn)
 			wantStatus(t, err, codes.InvalidArgument, userEmpty)
-			must(root.kv().Txn(root.context(), txn))(t)
-			noError(t, root.put("secret", "s"))
+			expect.Must(root.kv().Txn(root.context(), txn))(t)
+			expect.NoError(t, root.put("secret", "s"))
 		})
 	}
 	allowed := &pb.TxnRequest{
 		Success: ops(put("a1", true), get("a", "b"), nested(&pb.TxnRequest{Success: ops(remove("a2", "b", true))})),
 	}
-	must(ann.kv().Txn(ann.context(), allowed))(t)
+	expect.Must(ann.kv().Txn(ann.context(), allowed))(t)
 	// Writing without reading.
-	must(root.auth().RoleAdd(root.context(), &pb.AuthRoleAddRequest{Name: "w"}))(t)
-	must(root.auth().UserGrantRole(root.context(), &pb.AuthUserGrantRoleRequest{User: "ann", Role: "w"}))(t)
+	expect.Must(root.auth().RoleAdd(root.context(), &pb.AuthRoleAddRequest{Name: "w"}))(t)
+	expect.Must(root.auth().UserGrantRole(root.context(), &pb.AuthUserGrantRoleRequest{User: "ann", Role: "w"}))(t)
 	root.grant(t, "w", authpb.WRITE, "w", "")
 	for _, op := range []*pb.RequestOp{put("w", true), remove("w", "", true), get("w", "")} {
 		_, err := ann.kv().Txn(ann.context(), &pb.TxnRequest{Success: ops(op)})
 		wantStatus(t, err, codes.PermissionDenied, denied)
 	}
-	must(ann.kv().Txn(ann.context(), &pb.TxnRequest{Success: ops(put("w", false))}))(t)
-	must(ann.kv().Txn(ann.context(), &pb.TxnRequest{Success: ops(remove("w", "", false))}))(t)
+	expect.Must(ann.kv().Txn(ann.context(), &pb.TxnRequest{Success: ops(put("w", false))}))(t)
+	expect.Must(ann.kv().Txn(ann.context(), &pb.TxnRequest{Success: ops(remove("w", "", false))}))(t)
 }
 
 // TestAuthLeases: a lease's end deletes its keys, so it is not for those who may not.
@@ -619,15 +620,15 @@ func TestAuthLeases(t *testing.T) {
 	root.grant(t, "r", authpb.WRITE, "w", "")
 	grant := func(id int64) {
 		t.Helper()
-		must(ann.lease().LeaseGrant(ann.context(), &pb.LeaseGrantRequest{ID: id, TTL: 1000}))(t)
+		expect.Must(ann.lease().LeaseGrant(ann.context(), &pb.LeaseGrantRequest{ID: id, TTL: 1000}))(t)
 	}
 	attach := func(w wire, key string, id int64) error {
 		_, err := w.kv().Put(w.context(), &pb.PutRequest{Key: []byte(key), Lease: id})
 		return err
 	}
 	keep := func(w wire, id int64) error {
-		stream := must(w.lease().LeaseKeepAlive(w.context()))(t)
-		noError(t, stream.Send(&pb.LeaseKeepAliveRequest{ID: id}))
+		stream := expect.Must(w.lease().LeaseKeepAlive(w.context()))(t)
+		expect.NoError(t, stream.Send(&pb.LeaseKeepAliveRequest{ID: id}))
 		_, err := stream.Recv()
 		return err
 	}
@@ -648,24 +649,24 @@ func TestAuthLeases(t *testing.T) {
 	for id := range int64(3) {
 		grant(id + 1)
 	}
-	noError(t, attach(ann, "a1", 1))
-	noError(t, attach(root, "secret", 2))
-	noError(t, attach(ann, "w", 3))
+	expect.NoError(t, attach(ann, "a1", 1))
+	expect.NoError(t, attach(root, "secret", 2))
+	expect.NoError(t, attach(ann, "w", 3))
 
-	noError(t, keep(ann, 1))
-	noError(t, left(ann, 1, true))
-	noError(t, attach(ann, "a2", 1))
+	expect.NoError(t, keep(ann, 1))
+	expect.NoError(t, left(ann, 1, true))
+	expect.NoError(t, attach(ann, "a2", 1))
 	// Renewing, revoking and joining a lease with a foreign key.
 	isDenied(keep(ann, 2))
 	isDenied(attach(ann, "a3", 2))
 	isDenied(revoke(ann, 2))
 	isDenied(left(ann, 2, true))
-	noError(t, left(ann, 2, false))
+	expect.NoError(t, left(ann, 2, false))
 	// A key that may be written and not read.
-	noError(t, keep(ann, 3))
+	expect.NoError(t, keep(ann, 3))
 	isDenied(left(ann, 3, true))
 	isDenied(list(ann))
-	noError(t, list(root))
+	expect.NoError(t, list(root))
 	txn := &pb.TxnRequest{Failure: []*pb.RequestOp{{Request: &pb.RequestOp_RequestPut{
 		RequestPut: &pb.PutRequest{Key: []byte("a4"), Lease: 2}}}}}
 	_, err := ann.kv().Txn(ann.context(), txn)
@@ -675,12 +676,12 @@ func TestAuthLeases(t *testing.T) {
 	}
 	wantStatus(t, revoke(ann, 77), codes.NotFound, "etcdserver: requested lease not found")
 	wantStatus(t, attach(ann, "a5", 77), codes.NotFound, "etcdserver: requested lease not found")
-	noError(t, left(ann, 77, true))
-	noError(t, keep(ann, 77))
-	noError(t, revoke(root, 2))
-	noError(t, revoke(ann, 3))
-	noError(t, list(ann))
-	noError(t, revoke(ann, 1))
+	expect.NoError(t, left(ann, 77, true))
+	expect.NoError(t, keep(ann, 77))
+	expect.NoError(t, revoke(root, 2))
+	expect.NoError(t, revoke(ann, 3))
+	expect.NoError(t, list(ann))
+	expect.NoError(t, revoke(ann, 1))
 }
 
 func TestAuthWatches(t *testing.T) {
@@ -688,12 +689,12 @@ func TestAuthWatches(t *testing.T) {
 	root.grant(t, "r", authpb.READ, "a", "b")
 	root.grant(t, "r", authpb.READ, "k", "")
 	open := func(w wire) pb.Watch_WatchClient {
-		return must(pb.NewWatchClient(w.conn).Watch(w.context()))(t)
+		return expect.Must(pb.NewWatchClient(w.conn).Watch(w.context()))(t)
 	}
 	ask := func(stream pb.Watch_WatchClient, create *pb.WatchCreateRequest) string {
 		t.Helper()
-		noError(t, stream.Send(createRequest(create)))
-		return message(must(stream.Recv())(t))
+		expect.NoError(t, stream.Send(createRequest(create)))
+		return message(expect.Must(stream.Recv())(t))
 	}
 	key := func(key, end string) *pb.WatchCreateRequest {
 		return &pb.WatchCreateRequest{Key: []byte(key), RangeEnd: []byte(end)}
@@ -725,22 +726,22 @@ func TestAuthWatches(t *testing.T) {
 	// The stream lives on.
 	has(ask(stream, key("a", "b")), "id=0 created")
 	has(ask(stream, key("k", "")), "id=1 created")
-	noError(t, root.put("c", "secret"))
-	noError(t, root.put("a1", "1"))
-	event := must(stream.Recv())(t)
-	equal(t, "events", len(event.Events), 1)
-	equal(t, "key", string(event.Events[0].Kv.Key), "a1")
+	expect.NoError(t, root.put("c", "secret"))
+	expect.NoError(t, root.put("a1", "1"))
+	event := expect.Must(stream.Recv())(t)
+	expect.Equal(t, "events", len(event.Events), 1)
+	expect.Equal(t, "key", string(event.Events[0].Kv.Key), "a1")
 
 	// What has been created stays; what comes later is judged anew.
 	revoke := &pb.AuthRoleRevokePermissionRequest{Role: "r", Key: []byte("a"), RangeEnd: []byte("b")}
-	must(root.auth().RoleRevokePermission(root.context(), revoke))(t)
+	expect.Must(root.auth().RoleRevokePermission(root.context(), revoke))(t)
 	has(ask(stream, key("a", "b")), deniedText)
-	noError(t, root.put("a2", "2"))
-	equal(t, "key", string(must(stream.Recv())(t).Events[0].Kv.Key), "a2")
-	must(root.auth().UserDelete(root.context(), &pb.AuthUserDeleteRequest{Name: "ann"}))(t)
+	expect.NoError(t, root.put("a2", "2"))
+	expect.Equal(t, "key", string(expect.Must(stream.Recv())(t).Events[0].Kv.Key), "a2")
+	expect.Must(root.auth().UserDelete(root.context(), &pb.AuthUserDeleteRequest{Name: "ann"}))(t)
 	has(ask(stream, key("k", "")), tokenText)
-	noError(t, root.put("a3", "3"))
-	equal(t, "key", string(must(stream.Recv())(t).Events[0].Kv.Key), "a3")
+	expect.NoError(t, root.put("a3", "3"))
+	expect.Equal(t, "key", string(expect.Must(stream.Recv())(t).Events[0].Kv.Key), "a3")
 }
 
 // TestAuthClient: what an application sees that only configures a user and a password.
@@ -749,22 +750,22 @@ func TestAuthClient(t *testing.T) {
 	root.grant(t, "r", authpb.READWRITE, "a", "b")
 	client := server.ClientWith(clientv3.Config{Username: "ann", Password: "ann-password"})
 	ctx := root.ctx
-	must(client.Put(ctx, "a1", "1"))(t)
+	expect.Must(client.Put(ctx, "a1", "1"))(t)
 	_, err := client.Get(ctx, "c")
 	if !errors.Is(err, rpctypes.ErrPermissionDenied) {
 		t.Fatalf("got %v", err)
 	}
 	watch := client.Watch(ctx, "a", clientv3.WithPrefix())
-	must(client.Put(ctx, "a2", "2"))(t)
+	expect.Must(client.Put(ctx, "a2", "2"))(t)
 	wantEvents(t, watch, "PUT a2=2 @3")
 	// A change of the password ends its token; a client that knows the new one goes on.
 	passwd := &pb.AuthUserChangePasswordRequest{Name: "ann", Password: "another"}
-	must(root.auth().UserChangePassword(root.context(), passwd))(t)
+	expect.Must(root.auth().UserChangePassword(root.context(), passwd))(t)
 	_, err = client.Get(ctx, "a1")
 	wantStatus(t, err, codes.InvalidArgument, "etcdserver: authentication failed, invalid user ID or password")
 	back := &pb.AuthUserChangePasswordRequest{Name: "ann", Password: "ann-password"}
-	must(root.auth().UserChangePassword(root.context(), back))(t)
-	must(client.Get(ctx, "a1"))(t)
+	expect.Must(root.auth().UserChangePassword(root.context(), back))(t)
+	expect.Must(client.Get(ctx, "a1"))(t)
 	denied := clientv3.Config{Username: "ann", Password: "wrong", Endpoints: []string{server.Endpoint}}
 	if _, err := clientv3.New(denied); !errors.Is(err, rpctypes.ErrAuthFailed) {
 		t.Fatalf("got %v", err)
@@ -776,10 +777,10 @@ func TestAuthSurvivesRestarts(t *testing.T) {
 	root.grant(t, "r", authpb.READWRITE, "a", "b")
 	root.grant(t, "r", authpb.READ, "c", "")
 	state := func(w wire) string {
-		status := must(w.auth().AuthStatus(w.context(), &pb.AuthStatusRequest{}))(t)
-		users := must(w.auth().UserList(w.context(), &pb.AuthUserListRequest{}))(t)
-		role := must(w.auth().RoleGet(w.context(), &pb.AuthRoleGetRequest{Role: "r"}))(t)
-		user := must(w.auth().UserGet(w.context(), &pb.AuthUserGetRequest{Name: "ann"}))(t)
+		status := expect.Must(w.auth().AuthStatus(w.context(), &pb.AuthStatusRequest{}))(t)
+		users := expect.Must(w.auth().UserList(w.context(), &pb.AuthUserListRequest{}))(t)
+		role := expect.Must(w.auth().RoleGet(w.context(), &pb.AuthRoleGetRequest{Role: "r"}))(t)
+		user := expect.Must(w.auth().UserGet(w.context(), &pb.AuthUserGetRequest{Name: "ann"}))(t)
 		return fmt.Sprint(status.Enabled, status.AuthRevision, users.Users, role.Perm, user.Roles)
 	}
 	before := state(root)
@@ -788,8 +789,8 @@ func TestAuthSurvivesRestarts(t *testing.T) {
 		server.Resume()
 		nobody := wire{conn: plain(t, server), ctx: root.ctx}
 		root, ann := nobody.login(t, "root"), nobody.login(t, "ann")
-		equal(t, "users and roles", state(root), before)
-		noError(t, ann.put("a", "1"))
+		expect.Equal(t, "users and roles", state(root), before)
+		expect.NoError(t, ann.put("a", "1"))
 		wantStatus(t, ann.put("c", "1"), codes.PermissionDenied, denied)
 		wantStatus(t, nobody.get("a", ""), codes.InvalidArgument, userEmpty)
 	}

@@ -20,6 +20,7 @@ import (
 	"go.etcd.io/etcd/api/v3/authpb"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"leaseway/compat-tests/expect"
 	"leaseway/compat-tests/harness"
 )
 
@@ -41,7 +42,7 @@ func TestAuthTokenPlaces(t *testing.T) {
 		{"token", ann.token, "authorization", "x"},
 		{"token", ann.token, "token", "x"},
 	} {
-		noError(t, get(pairs...))
+		expect.NoError(t, get(pairs...))
 	}
 	for _, pairs := range [][]string{
 		{"token", ""},
@@ -60,41 +61,41 @@ func TestAuthTokenPlaces(t *testing.T) {
 func TestAuthTokenEnds(t *testing.T) {
 	_, nobody, root, ann := secured(t)
 	root.grant(t, "r", authpb.READ, "a", "")
-	good := func() { t.Helper(); noError(t, ann.get("a", "")) }
+	good := func() { t.Helper(); expect.NoError(t, ann.get("a", "")) }
 	over := func() { t.Helper(); wantStatus(t, ann.get("a", ""), codes.Unauthenticated, badToken) }
 	auth, ctx := root.auth(), root.context()
 	good()
 	// Changes of roles, permissions and other users don't end it.
-	must(auth.RoleAdd(ctx, &pb.AuthRoleAddRequest{Name: "s"}))(t)
-	must(auth.UserGrantRole(ctx, &pb.AuthUserGrantRoleRequest{User: "ann", Role: "s"}))(t)
+	expect.Must(auth.RoleAdd(ctx, &pb.AuthRoleAddRequest{Name: "s"}))(t)
+	expect.Must(auth.UserGrantRole(ctx, &pb.AuthUserGrantRoleRequest{User: "ann", Role: "s"}))(t)
 	root.grant(t, "s", authpb.WRITE, "b", "")
 	good()
-	noError(t, ann.put("b", "1"))
-	must(auth.UserRevokeRole(ctx, &pb.AuthUserRevokeRoleRequest{Name: "ann", Role: "s"}))(t)
+	expect.NoError(t, ann.put("b", "1"))
+	expect.Must(auth.UserRevokeRole(ctx, &pb.AuthUserRevokeRoleRequest{Name: "ann", Role: "s"}))(t)
 	wantStatus(t, ann.put("b", "1"), codes.PermissionDenied, denied)
-	must(auth.UserChangePassword(ctx, &pb.AuthUserChangePasswordRequest{Name: "root", Password: "root-password"}))(t)
+	expect.Must(auth.UserChangePassword(ctx, &pb.AuthUserChangePasswordRequest{Name: "root", Password: "root-password"}))(t)
 	wantStatus(t, root.get("a", ""), codes.Unauthenticated, badToken)
 	root = nobody.login(t, "root")
 	auth, ctx = root.auth(), root.context()
 	good()
 	// A password, even the same one.
-	must(auth.UserChangePassword(ctx, &pb.AuthUserChangePasswordRequest{Name: "ann", Password: "ann-password"}))(t)
+	expect.Must(auth.UserChangePassword(ctx, &pb.AuthUserChangePasswordRequest{Name: "ann", Password: "ann-password"}))(t)
 	over()
 	ann = nobody.login(t, "ann")
 	good()
 	// The user.
-	must(auth.UserDelete(ctx, &pb.AuthUserDeleteRequest{Name: "ann"}))(t)
+	expect.Must(auth.UserDelete(ctx, &pb.AuthUserDeleteRequest{Name: "ann"}))(t)
 	over()
-	must(auth.UserAdd(ctx, &pb.AuthUserAddRequest{Name: "ann", Password: "ann-password"}))(t)
-	must(auth.UserGrantRole(ctx, &pb.AuthUserGrantRoleRequest{User: "ann", Role: "r"}))(t)
+	expect.Must(auth.UserAdd(ctx, &pb.AuthUserAddRequest{Name: "ann", Password: "ann-password"}))(t)
+	expect.Must(auth.UserGrantRole(ctx, &pb.AuthUserGrantRoleRequest{User: "ann", Role: "r"}))(t)
 	over()
 	ann = nobody.login(t, "ann")
 	good()
 	// Authentication itself. While it is off, tokens don't matter.
-	must(auth.AuthDisable(ctx, &pb.AuthDisableRequest{}))(t)
+	expect.Must(auth.AuthDisable(ctx, &pb.AuthDisableRequest{}))(t)
 	good()
-	noError(t, nobody.as("x").get("a", ""))
-	must(auth.AuthEnable(nobody.ctx, &pb.AuthEnableRequest{}))(t)
+	expect.NoError(t, nobody.as("x").get("a", ""))
+	expect.Must(auth.AuthEnable(nobody.ctx, &pb.AuthEnableRequest{}))(t)
 	over()
 	wantStatus(t, root.get("a", ""), codes.Unauthenticated, badToken)
 	ann = nobody.login(t, "ann")
@@ -107,11 +108,11 @@ func TestAuthTokenLivesWhileUsed(t *testing.T) {
 	idle := nobody.login(t, "ann")
 	begun := time.Now()
 	for time.Since(begun) < 8*time.Second {
-		noError(t, ann.get("a", ""))
+		expect.NoError(t, ann.get("a", ""))
 		time.Sleep(300 * time.Millisecond)
 	}
 	wantStatus(t, idle.get("a", ""), codes.Unauthenticated, badToken)
-	noError(t, nobody.login(t, "ann").get("a", ""))
+	expect.NoError(t, nobody.login(t, "ann").get("a", ""))
 }
 
 // keys writes the two halves of a key pair and names their files.
@@ -128,9 +129,9 @@ func keys(t *testing.T, private any) (privateFile, publicFile string) {
 	}
 	dir := t.TempDir()
 	write := func(name, label string, der []byte, err error) string {
-		noError(t, err)
+		expect.NoError(t, err)
 		path := filepath.Join(dir, name)
-		noError(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: label, Bytes: der}), 0o600))
+		expect.NoError(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: label, Bytes: der}), 0o600))
 		return path
 	}
 	secret, err := x509.MarshalPKCS8PrivateKey(private)
@@ -142,11 +143,11 @@ func keys(t *testing.T, private any) (privateFile, publicFile string) {
 // TestAuthJWT: tokens of the subject are good at an etcd with the same key, and the other way round.
 func TestAuthJWT(t *testing.T) {
 	t.Parallel()
-	rsaKey := must(rsa.GenerateKey(rand.Reader, 2048))(t)
-	p256 := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
-	p384 := must(ecdsa.GenerateKey(elliptic.P384(), rand.Reader))(t)
+	rsaKey := expect.Must(rsa.GenerateKey(rand.Reader, 2048))(t)
+	p256 := expect.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
+	p384 := expect.Must(ecdsa.GenerateKey(elliptic.P384(), rand.Reader))(t)
 	_, edKey, err := ed25519.GenerateKey(rand.Reader)
-	noError(t, err)
+	expect.NoError(t, err)
 	for _, c := range []struct {
 		method string
 		key    any
@@ -162,38 +163,38 @@ func TestAuthJWT(t *testing.T) {
 			_, nobody, root, ann := secured(t, flag)
 			other := etcdBeside(t, flag)
 			for _, w := range []wire{root, other.login(t, "root")} {
-				noError(t, nobody.as(w.token).put("k", "v"))
-				noError(t, other.as(w.token).put("k", "v"))
+				expect.NoError(t, nobody.as(w.token).put("k", "v"))
+				expect.NoError(t, other.as(w.token).put("k", "v"))
 			}
 			wantStatus(t, ann.put("k", "v"), codes.PermissionDenied, denied)
 			wantStatus(t, nobody.as(root.token+"x").get("k", ""), codes.Unauthenticated, badToken)
 			// Any change of users or roles makes tokens old, but not for administration.
-			must(root.auth().RoleAdd(root.context(), &pb.AuthRoleAddRequest{Name: "s"}))(t)
-			must(root.auth().RoleAdd(root.context(), &pb.AuthRoleAddRequest{Name: "t"}))(t)
+			expect.Must(root.auth().RoleAdd(root.context(), &pb.AuthRoleAddRequest{Name: "s"}))(t)
+			expect.Must(root.auth().RoleAdd(root.context(), &pb.AuthRoleAddRequest{Name: "t"}))(t)
 			const old = "etcdserver: revision of auth store is old"
 			wantStatus(t, root.put("k", "v"), codes.InvalidArgument, old)
 			wantStatus(t, root.get("k", ""), codes.InvalidArgument, old)
 			wantStatus(t, ann.get("k", ""), codes.InvalidArgument, old)
 			_, err := root.kv().Txn(root.context(), &pb.TxnRequest{})
 			wantStatus(t, err, codes.InvalidArgument, old)
-			noError(t, nobody.login(t, "root").put("k", "v"))
+			expect.NoError(t, nobody.login(t, "root").put("k", "v"))
 		})
 	}
 }
 
 func TestAuthJWTVerifyOnly(t *testing.T) {
-	private, public := keys(t, must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t))
+	private, public := keys(t, expect.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t))
 	server, _, ctx := start(t, cheap, "--auth-token=jwt,sign-method=ES256,pub-key="+public)
 	nobody := wire{conn: plain(t, server), ctx: ctx}
-	must(nobody.auth().UserAdd(ctx, &pb.AuthUserAddRequest{Name: "root", Password: "root-password"}))(t)
-	must(nobody.auth().UserGrantRole(ctx, &pb.AuthUserGrantRoleRequest{User: "root", Role: "root"}))(t)
-	must(nobody.auth().AuthEnable(ctx, &pb.AuthEnableRequest{}))(t)
+	expect.Must(nobody.auth().UserAdd(ctx, &pb.AuthUserAddRequest{Name: "root", Password: "root-password"}))(t)
+	expect.Must(nobody.auth().UserGrantRole(ctx, &pb.AuthUserGrantRoleRequest{User: "root", Role: "root"}))(t)
+	expect.Must(nobody.auth().AuthEnable(ctx, &pb.AuthEnableRequest{}))(t)
 	_, err := nobody.auth().Authenticate(ctx, &pb.AuthenticateRequest{Name: "root", Password: "root-password"})
 	wantStatus(t, err, codes.Unknown, "auth: token signing attempted with verify-only key")
 	giver := etcdBeside(t, "--auth-token=jwt,sign-method=ES256,priv-key="+private)
 	// The giver's auth revision is ahead of this server's, by one user and one role.
 	token := giver.login(t, "root").token
-	noError(t, nobody.as(token).put("k", "v"))
+	expect.NoError(t, nobody.as(token).put("k", "v"))
 }
 
 // etcdBeside runs an etcd with the same users as secured.
@@ -203,11 +204,11 @@ func etcdBeside(t *testing.T, flag string) wire {
 	ctx := harness.Context(t, 2*time.Minute)
 	w := wire{conn: plain(t, server), ctx: ctx}
 	for _, name := range []string{"root", "ann"} {
-		must(w.auth().UserAdd(ctx, &pb.AuthUserAddRequest{Name: name, Password: name + "-password"}))(t)
+		expect.Must(w.auth().UserAdd(ctx, &pb.AuthUserAddRequest{Name: name, Password: name + "-password"}))(t)
 	}
-	must(w.auth().RoleAdd(ctx, &pb.AuthRoleAddRequest{Name: "r"}))(t)
-	must(w.auth().UserGrantRole(ctx, &pb.AuthUserGrantRoleRequest{User: "root", Role: "root"}))(t)
-	must(w.auth().UserGrantRole(ctx, &pb.AuthUserGrantRoleRequest{User: "ann", Role: "r"}))(t)
-	must(w.auth().AuthEnable(ctx, &pb.AuthEnableRequest{}))(t)
+	expect.Must(w.auth().RoleAdd(ctx, &pb.AuthRoleAddRequest{Name: "r"}))(t)
+	expect.Must(w.auth().UserGrantRole(ctx, &pb.AuthUserGrantRoleRequest{User: "root", Role: "root"}))(t)
+	expect.Must(w.auth().UserGrantRole(ctx, &pb.AuthUserGrantRoleRequest{User: "ann", Role: "r"}))(t)
+	expect.Must(w.auth().AuthEnable(ctx, &pb.AuthEnableRequest{}))(t)
 	return w
 }

@@ -8,6 +8,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"leaseway/compat-tests/expect"
 	"leaseway/compat-tests/harness"
 )
 
@@ -24,49 +25,49 @@ func TestCompaction(t *testing.T) {
 		t.Run(mode.name, func(t *testing.T) {
 			_, client, ctx := start(t)
 			putAll(t, ctx, client, "a=1", "b=1", "a=2") // 2, 3, 4
-			must(client.Delete(ctx, "b"))(t)            // 5
+			expect.Must(client.Delete(ctx, "b"))(t)     // 5
 			putAll(t, ctx, client, "a=3")               // 6
-			equal(t, "revision", must(client.Compact(ctx, 4, mode.options...))(t).Header.Revision, 6)
+			expect.Equal(t, "revision", expect.Must(client.Compact(ctx, 4, mode.options...))(t).Header.Revision, 6)
 
 			_, err := client.Get(ctx, "a", clientv3.WithRev(3))
 			wantStatus(t, err, codes.OutOfRange, compactedText)
-			at := must(client.Get(ctx, "", clientv3.WithPrefix(), clientv3.WithRev(4)))(t)
-			equal(t, "the compacted revision itself can be read", pairs(at.Kvs), "a=2 b=1")
-			equal(t, "after it", pairs(must(client.Get(ctx, "", clientv3.WithPrefix(), clientv3.WithRev(5)))(t).Kvs), "a=2")
+			at := expect.Must(client.Get(ctx, "", clientv3.WithPrefix(), clientv3.WithRev(4)))(t)
+			expect.Equal(t, "the compacted revision itself can be read", pairs(at.Kvs), "a=2 b=1")
+			expect.Equal(t, "after it", pairs(expect.Must(client.Get(ctx, "", clientv3.WithPrefix(), clientv3.WithRev(5)))(t).Kvs), "a=2")
 
 			_, err = client.Compact(ctx, 4, mode.options...)
 			wantStatus(t, err, codes.OutOfRange, compactedText)
 			_, err = client.Compact(ctx, 7, mode.options...)
 			wantStatus(t, err, codes.OutOfRange, futureText)
 
-			must(client.Compact(ctx, 6, mode.options...))(t)
+			expect.Must(client.Compact(ctx, 6, mode.options...))(t)
 			for _, revision := range []int64{0, 6} {
-				got := must(client.Get(ctx, "", clientv3.WithPrefix(), clientv3.WithRev(revision)))(t)
-				equal(t, "compacted to the head", versions(got.Kvs), "a c2 m6 v3")
+				got := expect.Must(client.Get(ctx, "", clientv3.WithPrefix(), clientv3.WithRev(revision)))(t)
+				expect.Equal(t, "compacted to the head", versions(got.Kvs), "a c2 m6 v3")
 			}
 			putAll(t, ctx, client, "b=2")
-			equal(t, "a deleted key starts over", versions(must(client.Get(ctx, "b"))(t).Kvs), "b c7 m7 v1")
+			expect.Equal(t, "a deleted key starts over", versions(expect.Must(client.Get(ctx, "b"))(t).Kvs), "b c7 m7 v1")
 		})
 	}
 }
 
 func TestCompactionOfAnEmptyStore(t *testing.T) {
 	_, client, ctx := start(t)
-	must(client.Compact(ctx, 1))(t)
+	expect.Must(client.Compact(ctx, 1))(t)
 	_, err := client.Compact(ctx, 1)
 	wantStatus(t, err, codes.OutOfRange, compactedText)
 	_, err = client.Compact(ctx, -1)
 	wantStatus(t, err, codes.OutOfRange, compactedText)
-	equal(t, "revision", must(client.Get(ctx, "a"))(t).Header.Revision, 1)
+	expect.Equal(t, "revision", expect.Must(client.Get(ctx, "a"))(t).Header.Revision, 1)
 }
 
 func TestCompactedReadInsideTxn(t *testing.T) {
 	_, client, ctx := start(t)
 	putAll(t, ctx, client, "a=1", "a=2", "a=3")
-	must(client.Compact(ctx, 3))(t)
+	expect.Must(client.Compact(ctx, 3))(t)
 	_, err := client.Txn(ctx).Then(clientv3.OpPut("b", "1"), clientv3.OpGet("a", clientv3.WithRev(2))).Commit()
 	wantStatus(t, err, codes.OutOfRange, compactedText)
-	equal(t, "nothing applied", must(client.Get(ctx, "b"))(t).Count, 0)
+	expect.Equal(t, "nothing applied", expect.Must(client.Get(ctx, "b"))(t).Count, 0)
 }
 
 func TestPhysicalCompactionOfLargeHistory(t *testing.T) {
@@ -78,14 +79,14 @@ func TestPhysicalCompactionOfLargeHistory(t *testing.T) {
 		for key := range keys {
 			ops = append(ops, clientv3.OpPut(fmt.Sprintf("k%03d", key), fmt.Sprintf("%d", round)))
 		}
-		revision = must(client.Txn(ctx).Then(ops...).Commit())(t).Header.Revision
+		revision = expect.Must(client.Txn(ctx).Then(ops...).Commit())(t).Header.Revision
 	}
-	must(client.Compact(ctx, revision-1, clientv3.WithCompactPhysical()))(t)
-	previous := must(client.Get(ctx, "k", clientv3.WithPrefix(), clientv3.WithRev(revision-1)))(t)
-	equal(t, "keys", previous.Count, keys)
+	expect.Must(client.Compact(ctx, revision-1, clientv3.WithCompactPhysical()))(t)
+	previous := expect.Must(client.Get(ctx, "k", clientv3.WithPrefix(), clientv3.WithRev(revision-1)))(t)
+	expect.Equal(t, "keys", previous.Count, keys)
 	for _, kv := range previous.Kvs {
-		equal(t, "value", string(kv.Value), fmt.Sprintf("%d", rounds-2))
-		equal(t, "version", kv.Version, rounds-1)
+		expect.Equal(t, "value", string(kv.Value), fmt.Sprintf("%d", rounds-2))
+		expect.Equal(t, "version", kv.Version, rounds-1)
 	}
 }
 
@@ -94,18 +95,18 @@ func TestPeriodicAutoCompaction(t *testing.T) {
 	revision := putAll(t, ctx, client, "a=1", "a=2", "a=3")
 	harness.Eventually(t, callDeadline, "history is given up", func() error {
 		putAll(t, ctx, client, "tick=1") // what is old is counted from what was current
-		if compacted := must(client.HashKV(ctx, server.Endpoint, 0))(t).CompactRevision; compacted < revision {
+		if compacted := expect.Must(client.HashKV(ctx, server.Endpoint, 0))(t).CompactRevision; compacted < revision {
 			return fmt.Errorf("compacted to %d", compacted)
 		}
 		return nil
 	})
 	_, err := client.Get(ctx, "a", clientv3.WithRev(revision-1))
 	wantStatus(t, err, codes.OutOfRange, compactedText)
-	equal(t, "value", pairs(must(client.Get(ctx, "a"))(t).Kvs), "a=3")
+	expect.Equal(t, "value", pairs(expect.Must(client.Get(ctx, "a"))(t).Kvs), "a=3")
 }
 
 func TestAutoCompactionSettings(t *testing.T) {
 	// The revision mode acts every five minutes only; here it has to be taken.
 	_, client, ctx := start(t, "--auto-compaction-mode=revision", "--auto-compaction-retention=1000")
-	equal(t, "serves", putAll(t, ctx, client, "a=1"), 2)
+	expect.Equal(t, "serves", putAll(t, ctx, client, "a=1"), 2)
 }

@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 
+	"leaseway/compat-tests/expect"
 	"leaseway/compat-tests/harness"
 )
 
@@ -20,7 +21,7 @@ func session(t *testing.T, client *clientv3.Client, options ...concurrency.Sessi
 	t.Helper()
 	options = append([]concurrency.SessionOption{concurrency.WithTTL(10)}, options...)
 	s, err := concurrency.NewSession(client, options...)
-	noError(t, err)
+	expect.NoError(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -52,30 +53,30 @@ func TestMutexExcludes(t *testing.T) {
 		})
 	}
 	group.Wait()
-	equal(t, "critical sections", entered.Load(), workers*rounds)
-	equal(t, "left behind", must(client.Get(ctx, "/lock", clientv3.WithPrefix()))(t).Count, 0)
+	expect.Equal(t, "critical sections", entered.Load(), workers*rounds)
+	expect.Equal(t, "left behind", expect.Must(client.Get(ctx, "/lock", clientv3.WithPrefix()))(t).Count, 0)
 }
 
 func TestMutexTryLockAndOwnership(t *testing.T) {
 	server, client, ctx := start(t)
 	first := concurrency.NewMutex(session(t, client), "/lock")
 	second := concurrency.NewMutex(session(t, server.Client()), "/lock")
-	noError(t, first.TryLock(ctx))
+	expect.NoError(t, first.TryLock(ctx))
 	if err := second.TryLock(ctx); !errors.Is(err, concurrency.ErrLocked) {
 		t.Fatalf("got %v, want %v", err, concurrency.ErrLocked)
 	}
-	owned := must(client.Txn(ctx).If(first.IsOwner()).Then(clientv3.OpPut("guarded", "1")).Commit())(t)
-	equal(t, "the owner may write", owned.Succeeded, true)
-	noError(t, first.Unlock(ctx))
-	fenced := must(client.Txn(ctx).If(first.IsOwner()).Then(clientv3.OpPut("guarded", "2")).Commit())(t)
-	equal(t, "a former owner may not", fenced.Succeeded, false)
-	noError(t, second.TryLock(ctx))
+	owned := expect.Must(client.Txn(ctx).If(first.IsOwner()).Then(clientv3.OpPut("guarded", "1")).Commit())(t)
+	expect.Equal(t, "the owner may write", owned.Succeeded, true)
+	expect.NoError(t, first.Unlock(ctx))
+	fenced := expect.Must(client.Txn(ctx).If(first.IsOwner()).Then(clientv3.OpPut("guarded", "2")).Commit())(t)
+	expect.Equal(t, "a former owner may not", fenced.Succeeded, false)
+	expect.NoError(t, second.TryLock(ctx))
 }
 
 func TestMutexWaitCanBeCanceled(t *testing.T) {
 	server, client, ctx := start(t)
 	holder := concurrency.NewMutex(session(t, client), "/lock")
-	noError(t, holder.Lock(ctx))
+	expect.NoError(t, holder.Lock(ctx))
 	waiting, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer cancel()
 	waiter := concurrency.NewMutex(session(t, server.Client()), "/lock")
@@ -83,7 +84,7 @@ func TestMutexWaitCanBeCanceled(t *testing.T) {
 		t.Fatalf("got %v, want %v", err, context.DeadlineExceeded)
 	}
 	harness.Eventually(t, callDeadline, "the waiter's key goes", func() error {
-		if count := must(client.Get(ctx, "/lock", clientv3.WithPrefix()))(t).Count; count != 1 {
+		if count := expect.Must(client.Get(ctx, "/lock", clientv3.WithPrefix()))(t).Count; count != 1 {
 			return fmt.Errorf("%d keys", count)
 		}
 		return nil
@@ -92,19 +93,19 @@ func TestMutexWaitCanBeCanceled(t *testing.T) {
 
 func TestLockPassesOnWhenItsHolderDies(t *testing.T) {
 	server, client, ctx := start(t)
-	dying := must(concurrency.NewSession(server.Client(), concurrency.WithTTL(shortestTTL)))(t)
-	noError(t, concurrency.NewMutex(dying, "/lock").Lock(ctx))
+	dying := expect.Must(concurrency.NewSession(server.Client(), concurrency.WithTTL(shortestTTL)))(t)
+	expect.NoError(t, concurrency.NewMutex(dying, "/lock").Lock(ctx))
 	dying.Orphan() // stops the keep-alive, as a dead process does
 	heir := concurrency.NewMutex(session(t, client), "/lock")
 	began := time.Now()
-	noError(t, heir.Lock(ctx))
-	equal(t, "in time", time.Since(began) < 10*time.Second, true)
+	expect.NoError(t, heir.Lock(ctx))
+	expect.Equal(t, "in time", time.Since(began) < 10*time.Second, true)
 }
 
 func TestSessionEndsWithItsLease(t *testing.T) {
 	_, client, ctx := start(t)
 	s := session(t, client)
-	must(client.Revoke(ctx, s.Lease()))(t)
+	expect.Must(client.Revoke(ctx, s.Lease()))(t)
 	select {
 	case <-s.Done():
 	case <-time.After(callDeadline):
@@ -120,7 +121,7 @@ func TestSessionSurvivesRestart(t *testing.T) {
 	server, client, ctx := start(t)
 	s := session(t, client)
 	mutex := concurrency.NewMutex(s, "/lock")
-	noError(t, mutex.Lock(ctx))
+	expect.NoError(t, mutex.Lock(ctx))
 	server.Kill()
 	server.Resume()
 	other := concurrency.NewMutex(session(t, server.Client()), "/lock")
@@ -132,8 +133,8 @@ func TestSessionSurvivesRestart(t *testing.T) {
 		t.Fatal("the session was lost over a restart")
 	default:
 	}
-	noError(t, mutex.Unlock(ctx))
-	noError(t, other.Lock(ctx))
+	expect.NoError(t, mutex.Unlock(ctx))
+	expect.NoError(t, other.Lock(ctx))
 }
 
 func TestElection(t *testing.T) {
@@ -144,13 +145,13 @@ func TestElection(t *testing.T) {
 	if _, err := first.Leader(ctx); !errors.Is(err, concurrency.ErrElectionNoLeader) {
 		t.Fatalf("got %v, want %v", err, concurrency.ErrElectionNoLeader)
 	}
-	noError(t, first.Campaign(ctx, "one"))
+	expect.NoError(t, first.Campaign(ctx, "one"))
 	observed := concurrency.NewElection(session(t, server.Client()), "/election").Observe(ctx)
 	leader := func(want string) {
 		t.Helper()
 		select {
 		case response := <-observed:
-			equal(t, "observed", string(response.Kvs[0].Value), want)
+			expect.Equal(t, "observed", string(response.Kvs[0].Value), want)
 		case <-time.After(callDeadline):
 			t.Fatalf("%q was not observed", want)
 		}
@@ -158,37 +159,37 @@ func TestElection(t *testing.T) {
 	leader("one")
 	won := make(chan error, 1)
 	go func() { won <- second.Campaign(ctx, "two") }()
-	noError(t, first.Proclaim(ctx, "uno"))
+	expect.NoError(t, first.Proclaim(ctx, "uno"))
 	leader("uno")
-	equal(t, "leader", string(must(second.Leader(ctx))(t).Kvs[0].Value), "uno")
+	expect.Equal(t, "leader", string(expect.Must(second.Leader(ctx))(t).Kvs[0].Value), "uno")
 	// Resigning before the rival's key exists would leave a moment without leader,
 	// which is allowed but would make the next observation ambiguous.
 	harness.Eventually(t, callDeadline, "the rival stands", func() error {
-		if count := must(client.Get(ctx, "/election", clientv3.WithPrefix()))(t).Count; count != 2 {
+		if count := expect.Must(client.Get(ctx, "/election", clientv3.WithPrefix()))(t).Count; count != 2 {
 			return fmt.Errorf("%d candidates", count)
 		}
 		return nil
 	})
-	noError(t, first.Resign(ctx))
-	noError(t, <-won)
+	expect.NoError(t, first.Resign(ctx))
+	expect.NoError(t, <-won)
 	leader("two")
 	if err := first.Proclaim(ctx, "late"); !errors.Is(err, concurrency.ErrElectionNotLeader) {
 		t.Fatalf("got %v, want %v", err, concurrency.ErrElectionNotLeader)
 	}
 	// A leader may be taken over by its key after a restart of the process.
 	resumed := concurrency.ResumeElection(session(t, client), "/election", second.Key(), second.Rev())
-	noError(t, resumed.Proclaim(ctx, "resumed"))
+	expect.NoError(t, resumed.Proclaim(ctx, "resumed"))
 	leader("resumed")
 }
 
 func TestElectionMovesOnWhenTheLeaderDies(t *testing.T) {
 	server, client, ctx := start(t)
-	dying := must(concurrency.NewSession(server.Client(), concurrency.WithTTL(shortestTTL)))(t)
-	noError(t, concurrency.NewElection(dying, "/election").Campaign(ctx, "old"))
+	dying := expect.Must(concurrency.NewSession(server.Client(), concurrency.WithTTL(shortestTTL)))(t)
+	expect.NoError(t, concurrency.NewElection(dying, "/election").Campaign(ctx, "old"))
 	dying.Orphan()
 	heir := concurrency.NewElection(session(t, client), "/election")
-	noError(t, heir.Campaign(ctx, "new"))
-	equal(t, "leader", string(must(heir.Leader(ctx))(t).Kvs[0].Value), "new")
+	expect.NoError(t, heir.Campaign(ctx, "new"))
+	expect.Equal(t, "leader", string(expect.Must(heir.Leader(ctx))(t).Kvs[0].Value), "new")
 }
 
 func TestSoftwareTransactions(t *testing.T) {
@@ -230,12 +231,12 @@ func TestSoftwareTransactions(t *testing.T) {
 			}
 			group.Wait()
 			sum := 0
-			for _, kv := range must(client.Get(ctx, "account", clientv3.WithPrefix()))(t).Kvs {
+			for _, kv := range expect.Must(client.Get(ctx, "account", clientv3.WithPrefix()))(t).Kvs {
 				balance, err := strconv.Atoi(string(kv.Value))
-				noError(t, err)
+				expect.NoError(t, err)
 				sum += balance
 			}
-			equal(t, "total", sum, total)
+			expect.Equal(t, "total", sum, total)
 		})
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"leaseway/compat-tests/expect"
 	"leaseway/compat-tests/harness"
 )
 
@@ -28,31 +29,6 @@ func start(t *testing.T, flags ...string) (*harness.Server, *clientv3.Client, co
 	t.Parallel()
 	server := harness.Start(t, flags...)
 	return server, server.Client(), harness.Context(t, 2*time.Minute)
-}
-
-// must unwraps the answer of a call that has to succeed.
-func must[T any](answer T, err error) func(t *testing.T) T {
-	return func(t *testing.T) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return answer
-	}
-}
-
-func noError(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func equal[T comparable](t *testing.T, what string, got, want T) {
-	t.Helper()
-	if got != want {
-		t.Fatalf("%s: got %v, want %v", what, got, want)
-	}
 }
 
 // wantStatus requires a gRPC error with exactly this code and text.
@@ -78,7 +54,7 @@ func putAll(t *testing.T, ctx context.Context, kv clientv3.KV, pairs ...string) 
 	var revision int64
 	for _, pair := range pairs {
 		key, value, _ := strings.Cut(pair, "=")
-		revision = must(kv.Put(ctx, key, value))(t).Header.Revision
+		revision = expect.Must(kv.Put(ctx, key, value))(t).Header.Revision
 	}
 	return revision
 }

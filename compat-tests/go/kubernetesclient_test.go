@@ -10,43 +10,45 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"go.uber.org/zap"
+
+	"leaseway/compat-tests/expect"
 )
 
 // TestKubernetesInterface covers the narrow interface through which the API
 // server uses the client.
 func TestKubernetesInterface(t *testing.T) {
 	server, _, ctx := start(t)
-	client := must(kubernetes.New(clientv3.Config{Endpoints: []string{server.Endpoint}, DialTimeout: 10 * time.Second, Logger: zap.NewNop()}))(t)
+	client := expect.Must(kubernetes.New(clientv3.Config{Endpoints: []string{server.Endpoint}, DialTimeout: 10 * time.Second, Logger: zap.NewNop()}))(t)
 	t.Cleanup(func() { _ = client.Close() })
 
-	created := must(client.Kubernetes.OptimisticPut(ctx, "/r/a", []byte("1"), 0, kubernetes.PutOptions{}))(t)
-	equal(t, "created", fmt.Sprint(created.Succeeded, created.Revision), "true 2")
-	again := must(client.Kubernetes.OptimisticPut(ctx, "/r/a", []byte("2"), 0, kubernetes.PutOptions{GetOnFailure: true}))(t)
-	equal(t, "not created twice", fmt.Sprint(again.Succeeded, again.Revision), "false 2")
-	equal(t, "the present value", string(again.KV.Value), "1")
-	updated := must(client.Kubernetes.OptimisticPut(ctx, "/r/a", []byte("2"), 2, kubernetes.PutOptions{GetOnFailure: true}))(t)
-	equal(t, "updated", fmt.Sprint(updated.Succeeded, updated.Revision), "true 3")
+	created := expect.Must(client.Kubernetes.OptimisticPut(ctx, "/r/a", []byte("1"), 0, kubernetes.PutOptions{}))(t)
+	expect.Equal(t, "created", fmt.Sprint(created.Succeeded, created.Revision), "true 2")
+	again := expect.Must(client.Kubernetes.OptimisticPut(ctx, "/r/a", []byte("2"), 0, kubernetes.PutOptions{GetOnFailure: true}))(t)
+	expect.Equal(t, "not created twice", fmt.Sprint(again.Succeeded, again.Revision), "false 2")
+	expect.Equal(t, "the present value", string(again.KV.Value), "1")
+	updated := expect.Must(client.Kubernetes.OptimisticPut(ctx, "/r/a", []byte("2"), 2, kubernetes.PutOptions{GetOnFailure: true}))(t)
+	expect.Equal(t, "updated", fmt.Sprint(updated.Succeeded, updated.Revision), "true 3")
 
-	missing := must(client.Kubernetes.Get(ctx, "/r/none", kubernetes.GetOptions{}))(t)
-	equal(t, "missing", fmt.Sprint(missing.KV == nil, missing.Revision), "true 3")
-	old := must(client.Kubernetes.Get(ctx, "/r/a", kubernetes.GetOptions{Revision: 2}))(t)
-	equal(t, "old value", string(old.KV.Value), "1")
+	missing := expect.Must(client.Kubernetes.Get(ctx, "/r/none", kubernetes.GetOptions{}))(t)
+	expect.Equal(t, "missing", fmt.Sprint(missing.KV == nil, missing.Revision), "true 3")
+	old := expect.Must(client.Kubernetes.Get(ctx, "/r/a", kubernetes.GetOptions{Revision: 2}))(t)
+	expect.Equal(t, "old value", string(old.KV.Value), "1")
 
 	for i := range 10 {
-		must(client.Kubernetes.OptimisticPut(ctx, fmt.Sprintf("/r/k%d", i), []byte("v"), 0, kubernetes.PutOptions{}))(t)
+		expect.Must(client.Kubernetes.OptimisticPut(ctx, fmt.Sprintf("/r/k%d", i), []byte("v"), 0, kubernetes.PutOptions{}))(t)
 	}
-	equal(t, "count", must(client.Kubernetes.Count(ctx, "/r/", kubernetes.CountOptions{}))(t), 11)
-	page := must(client.Kubernetes.List(ctx, "/r/", kubernetes.ListOptions{Limit: 4}))(t)
-	equal(t, "first page", fmt.Sprint(len(page.Kvs), page.Count, page.Revision), "4 11 13")
+	expect.Equal(t, "count", expect.Must(client.Kubernetes.Count(ctx, "/r/", kubernetes.CountOptions{}))(t), 11)
+	page := expect.Must(client.Kubernetes.List(ctx, "/r/", kubernetes.ListOptions{Limit: 4}))(t)
+	expect.Equal(t, "first page", fmt.Sprint(len(page.Kvs), page.Count, page.Revision), "4 11 13")
 	// Pages are read at the revision of the first, whatever is written meanwhile.
-	must(client.Kubernetes.OptimisticPut(ctx, "/r/k99", []byte("v"), 0, kubernetes.PutOptions{}))(t)
-	rest := must(client.Kubernetes.List(ctx, "/r/", kubernetes.ListOptions{Revision: page.Revision, Continue: string(page.Kvs[3].Key) + "\x00"}))(t)
-	equal(t, "rest", fmt.Sprint(len(rest.Kvs), rest.Count), "7 7")
+	expect.Must(client.Kubernetes.OptimisticPut(ctx, "/r/k99", []byte("v"), 0, kubernetes.PutOptions{}))(t)
+	rest := expect.Must(client.Kubernetes.List(ctx, "/r/", kubernetes.ListOptions{Revision: page.Revision, Continue: string(page.Kvs[3].Key) + "\x00"}))(t)
+	expect.Equal(t, "rest", fmt.Sprint(len(rest.Kvs), rest.Count), "7 7")
 
-	stale := must(client.Kubernetes.OptimisticDelete(ctx, "/r/a", 2, kubernetes.DeleteOptions{GetOnFailure: true}))(t)
-	equal(t, "stale delete", fmt.Sprintf("%v %s", stale.Succeeded, stale.KV.Value), "false 2")
-	deleted := must(client.Kubernetes.OptimisticDelete(ctx, "/r/a", 3, kubernetes.DeleteOptions{}))(t)
-	equal(t, "deleted", fmt.Sprint(deleted.Succeeded, deleted.Revision), "true 15")
+	stale := expect.Must(client.Kubernetes.OptimisticDelete(ctx, "/r/a", 2, kubernetes.DeleteOptions{GetOnFailure: true}))(t)
+	expect.Equal(t, "stale delete", fmt.Sprintf("%v %s", stale.Succeeded, stale.KV.Value), "false 2")
+	deleted := expect.Must(client.Kubernetes.OptimisticDelete(ctx, "/r/a", 3, kubernetes.DeleteOptions{}))(t)
+	expect.Equal(t, "deleted", fmt.Sprint(deleted.Succeeded, deleted.Revision), "true 15")
 	_, err := client.Kubernetes.Get(ctx, "/r/a", kubernetes.GetOptions{Revision: 99})
 	wantStatus(t, err, codes.OutOfRange, futureText)
 }
@@ -57,15 +59,15 @@ func TestCompactionKey(t *testing.T) {
 	_, client, ctx := start(t)
 	compact := func(version int64, revision string) *clientv3.TxnResponse {
 		t.Helper()
-		return must(client.Txn(ctx).
+		return expect.Must(client.Txn(ctx).
 			If(clientv3.Compare(clientv3.Version("compact_rev_key"), "=", version)).
 			Then(clientv3.OpPut("compact_rev_key", revision)).
 			Else(clientv3.OpGet("compact_rev_key")).Commit())(t)
 	}
-	equal(t, "first", compact(0, "0").Succeeded, true)
-	equal(t, "second", compact(1, "100").Succeeded, true)
+	expect.Equal(t, "first", compact(0, "0").Succeeded, true)
+	expect.Equal(t, "second", compact(1, "100").Succeeded, true)
 	lost := compact(1, "200")
-	equal(t, "lost", lost.Succeeded, false)
+	expect.Equal(t, "lost", lost.Succeeded, false)
 	winner := lost.Responses[0].GetResponseRange().Kvs[0]
-	equal(t, "winner", fmt.Sprintf("v%d %s", winner.Version, winner.Value), "v2 100")
+	expect.Equal(t, "winner", fmt.Sprintf("v%d %s", winner.Version, winner.Value), "v2 100")
 }

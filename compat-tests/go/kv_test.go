@@ -10,31 +10,33 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"leaseway/compat-tests/expect"
 )
 
 func TestPutCountsRevisionsAndVersions(t *testing.T) {
 	_, client, ctx := start(t)
-	empty := must(client.Get(ctx, "a"))(t)
-	equal(t, "revision of an empty store", empty.Header.Revision, 1)
-	equal(t, "count", empty.Count, 0)
+	empty := expect.Must(client.Get(ctx, "a"))(t)
+	expect.Equal(t, "revision of an empty store", empty.Header.Revision, 1)
+	expect.Equal(t, "count", empty.Count, 0)
 
-	first := must(client.Put(ctx, "a", "1", clientv3.WithPrevKV()))(t)
-	equal(t, "first revision", first.Header.Revision, 2)
+	first := expect.Must(client.Put(ctx, "a", "1", clientv3.WithPrevKV()))(t)
+	expect.Equal(t, "first revision", first.Header.Revision, 2)
 	if first.PrevKv != nil {
 		t.Fatalf("a new key has no previous value, got %v", first.PrevKv)
 	}
 	putAll(t, ctx, client, "b=1")
-	second := must(client.Put(ctx, "a", "2", clientv3.WithPrevKV()))(t)
-	equal(t, "second revision", second.Header.Revision, 4)
-	equal(t, "previous value", pairs([]*mvccpb.KeyValue{second.PrevKv}), "a=1")
+	second := expect.Must(client.Put(ctx, "a", "2", clientv3.WithPrevKV()))(t)
+	expect.Equal(t, "second revision", second.Header.Revision, 4)
+	expect.Equal(t, "previous value", pairs([]*mvccpb.KeyValue{second.PrevKv}), "a=1")
 	putAll(t, ctx, client, "a=2")
-	got := must(client.Get(ctx, "a"))(t)
-	equal(t, "key", versions(got.Kvs), "a c2 m5 v3")
+	got := expect.Must(client.Get(ctx, "a"))(t)
+	expect.Equal(t, "key", versions(got.Kvs), "a c2 m5 v3")
 
 	// A key that is written again after its deletion starts over.
-	must(client.Delete(ctx, "a"))(t)
+	expect.Must(client.Delete(ctx, "a"))(t)
 	putAll(t, ctx, client, "a=3")
-	equal(t, "reborn key", versions(must(client.Get(ctx, "a"))(t).Kvs), "a c7 m7 v1")
+	expect.Equal(t, "reborn key", versions(expect.Must(client.Get(ctx, "a"))(t).Kvs), "a c7 m7 v1")
 }
 
 func TestPutKeepingValueOrLease(t *testing.T) {
@@ -44,13 +46,13 @@ func TestPutKeepingValueOrLease(t *testing.T) {
 		_, err := kv.Put(ctx, request)
 		return err
 	}
-	lease := must(client.Grant(ctx, 3600))(t).ID
+	lease := expect.Must(client.Grant(ctx, 3600))(t).ID
 
 	wantStatus(t, put(&pb.PutRequest{Key: []byte("a"), IgnoreValue: true}),
 		codes.InvalidArgument, "etcdserver: key not found")
 	wantStatus(t, put(&pb.PutRequest{Key: []byte("a"), IgnoreLease: true}),
 		codes.InvalidArgument, "etcdserver: key not found")
-	noError(t, put(&pb.PutRequest{Key: []byte("a"), Value: []byte("1"), Lease: int64(lease)}))
+	expect.NoError(t, put(&pb.PutRequest{Key: []byte("a"), Value: []byte("1"), Lease: int64(lease)}))
 	wantStatus(t, put(&pb.PutRequest{Key: []byte("a"), Value: []byte("2"), IgnoreValue: true}),
 		codes.InvalidArgument, "etcdserver: value is provided")
 	wantStatus(t, put(&pb.PutRequest{Key: []byte("a"), Lease: int64(lease), IgnoreLease: true}),
@@ -59,14 +61,14 @@ func TestPutKeepingValueOrLease(t *testing.T) {
 	wantStatus(t, put(&pb.PutRequest{Key: []byte("a"), Lease: 404}),
 		codes.NotFound, "etcdserver: requested lease not found")
 
-	noError(t, put(&pb.PutRequest{Key: []byte("a"), IgnoreLease: true, Value: []byte("2")}))
-	got := must(client.Get(ctx, "a"))(t)
-	equal(t, "value", pairs(got.Kvs), "a=2")
-	equal(t, "lease", got.Kvs[0].Lease, int64(lease))
-	noError(t, put(&pb.PutRequest{Key: []byte("a"), IgnoreValue: true}))
-	got = must(client.Get(ctx, "a"))(t)
-	equal(t, "value", pairs(got.Kvs), "a=2")
-	equal(t, "detached key", versions(got.Kvs), "a c2 m4 v3")
+	expect.NoError(t, put(&pb.PutRequest{Key: []byte("a"), IgnoreLease: true, Value: []byte("2")}))
+	got := expect.Must(client.Get(ctx, "a"))(t)
+	expect.Equal(t, "value", pairs(got.Kvs), "a=2")
+	expect.Equal(t, "lease", got.Kvs[0].Lease, int64(lease))
+	expect.NoError(t, put(&pb.PutRequest{Key: []byte("a"), IgnoreValue: true}))
+	got = expect.Must(client.Get(ctx, "a"))(t)
+	expect.Equal(t, "value", pairs(got.Kvs), "a=2")
+	expect.Equal(t, "detached key", versions(got.Kvs), "a c2 m4 v3")
 }
 
 func TestRangeForms(t *testing.T) {
@@ -88,11 +90,11 @@ func TestRangeForms(t *testing.T) {
 		{"everything", "", []clientv3.OpOption{clientv3.WithPrefix()}, "a=1 ab=2 b=3 b\x00=4 c=5"},
 		{"serializable", "c", []clientv3.OpOption{clientv3.WithSerializable()}, "c=5"},
 	} {
-		got := must(client.Get(ctx, test.key, test.options...))(t)
-		equal(t, test.name, pairs(got.Kvs), test.want)
-		equal(t, test.name+" count", got.Count, int64(len(got.Kvs)))
-		equal(t, test.name+" more", got.More, false)
-		equal(t, test.name+" revision", got.Header.Revision, 6)
+		got := expect.Must(client.Get(ctx, test.key, test.options...))(t)
+		expect.Equal(t, test.name, pairs(got.Kvs), test.want)
+		expect.Equal(t, test.name+" count", got.Count, int64(len(got.Kvs)))
+		expect.Equal(t, test.name+" more", got.More, false)
+		expect.Equal(t, test.name+" revision", got.Header.Revision, 6)
 	}
 	_, err := pb.NewKVClient(client.ActiveConnection()).Range(ctx, &pb.RangeRequest{})
 	wantStatus(t, err, codes.InvalidArgument, "etcdserver: key is not provided")
@@ -106,19 +108,19 @@ func TestRangeLimitCountAndKeysOnly(t *testing.T) {
 		keys  int
 		more  bool
 	}{{0, 4, false}, {2, 2, true}, {4, 4, false}, {9, 4, false}, {-1, 4, false}} {
-		got := must(client.Get(ctx, "k", clientv3.WithPrefix(), clientv3.WithLimit(test.limit)))(t)
+		got := expect.Must(client.Get(ctx, "k", clientv3.WithPrefix(), clientv3.WithLimit(test.limit)))(t)
 		name := fmt.Sprintf("limit %d", test.limit)
-		equal(t, name, len(got.Kvs), test.keys)
-		equal(t, name+" more", got.More, test.more)
-		equal(t, name+" count", got.Count, 4)
+		expect.Equal(t, name, len(got.Kvs), test.keys)
+		expect.Equal(t, name+" more", got.More, test.more)
+		expect.Equal(t, name+" count", got.Count, 4)
 	}
-	counted := must(client.Get(ctx, "k", clientv3.WithPrefix(), clientv3.WithCountOnly(), clientv3.WithLimit(1)))(t)
-	equal(t, "counted keys", len(counted.Kvs), 0)
-	equal(t, "count", counted.Count, 4)
-	equal(t, "more", counted.More, false)
-	keys := must(client.Get(ctx, "k", clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(2)))(t)
-	equal(t, "keys only", pairs(keys.Kvs), "k1= k2=")
-	equal(t, "keys only bookkeeping", versions(keys.Kvs), "k1 c2 m2 v1, k2 c3 m3 v1")
+	counted := expect.Must(client.Get(ctx, "k", clientv3.WithPrefix(), clientv3.WithCountOnly(), clientv3.WithLimit(1)))(t)
+	expect.Equal(t, "counted keys", len(counted.Kvs), 0)
+	expect.Equal(t, "count", counted.Count, 4)
+	expect.Equal(t, "more", counted.More, false)
+	keys := expect.Must(client.Get(ctx, "k", clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(2)))(t)
+	expect.Equal(t, "keys only", pairs(keys.Kvs), "k1= k2=")
+	expect.Equal(t, "keys only bookkeeping", versions(keys.Kvs), "k1 c2 m2 v1, k2 c3 m3 v1")
 }
 
 func TestRangeSorting(t *testing.T) {
@@ -141,15 +143,15 @@ func TestRangeSorting(t *testing.T) {
 				want[0], want[2] = want[2], want[0]
 			}
 			for limit := int64(1); limit <= 3; limit++ {
-				got := must(client.Get(ctx, "", clientv3.WithPrefix(), clientv3.WithSort(test.target, order), clientv3.WithLimit(limit)))(t)
+				got := expect.Must(client.Get(ctx, "", clientv3.WithPrefix(), clientv3.WithSort(test.target, order), clientv3.WithLimit(limit)))(t)
 				var keys []string
 				for _, kv := range got.Kvs {
 					keys = append(keys, string(kv.Key))
 				}
 				name := fmt.Sprintf("target %d order %d limit %d", test.target, order, limit)
-				equal(t, name, strings.Join(keys, " "), strings.Join(want[:limit], " "))
-				equal(t, name+" more", got.More, limit < 3)
-				equal(t, name+" count", got.Count, 3)
+				expect.Equal(t, name, strings.Join(keys, " "), strings.Join(want[:limit], " "))
+				expect.Equal(t, name+" more", got.More, limit < 3)
+				expect.Equal(t, name+" count", got.Count, 3)
 			}
 		}
 	}
@@ -173,26 +175,26 @@ func TestRangeRevisionFilters(t *testing.T) {
 		{"created since", clientv3.WithMinCreateRev(3), "b=2 c=1"},
 		{"created until", clientv3.WithMaxCreateRev(3), "a=2 b=2"},
 	} {
-		got := must(client.Get(ctx, "", clientv3.WithPrefix(), test.option))(t)
-		equal(t, test.name, pairs(got.Kvs), test.want)
+		got := expect.Must(client.Get(ctx, "", clientv3.WithPrefix(), test.option))(t)
+		expect.Equal(t, test.name, pairs(got.Kvs), test.want)
 		// The count is taken before the filter.
-		equal(t, test.name+" count", got.Count, 3)
-		limited := must(client.Get(ctx, "", clientv3.WithPrefix(), test.option, clientv3.WithLimit(1)))(t)
-		equal(t, test.name+" limited", pairs(limited.Kvs), strings.Fields(test.want)[0])
-		equal(t, test.name+" more", limited.More, true)
+		expect.Equal(t, test.name+" count", got.Count, 3)
+		limited := expect.Must(client.Get(ctx, "", clientv3.WithPrefix(), test.option, clientv3.WithLimit(1)))(t)
+		expect.Equal(t, test.name+" limited", pairs(limited.Kvs), strings.Fields(test.want)[0])
+		expect.Equal(t, test.name+" more", limited.More, true)
 	}
 }
 
 func TestRangeInHistory(t *testing.T) {
 	_, client, ctx := start(t)
 	putAll(t, ctx, client, "a=1", "b=1", "a=2")
-	must(client.Delete(ctx, "b"))(t)
+	expect.Must(client.Delete(ctx, "b"))(t)
 	for revision, want := range map[int64]string{1: "", 2: "a=1", 3: "a=1 b=1", 4: "a=2 b=1", 5: "a=2", 0: "a=2", -1: "a=2"} {
-		got := must(client.Get(ctx, "", clientv3.WithPrefix(), clientv3.WithRev(revision)))(t)
+		got := expect.Must(client.Get(ctx, "", clientv3.WithPrefix(), clientv3.WithRev(revision)))(t)
 		name := fmt.Sprintf("revision %d", revision)
-		equal(t, name, pairs(got.Kvs), want)
-		equal(t, name+" count", got.Count, int64(len(got.Kvs)))
-		equal(t, name+" header", got.Header.Revision, 5)
+		expect.Equal(t, name, pairs(got.Kvs), want)
+		expect.Equal(t, name+" count", got.Count, int64(len(got.Kvs)))
+		expect.Equal(t, name+" header", got.Header.Revision, 5)
 	}
 	_, err := client.Get(ctx, "a", clientv3.WithRev(6))
 	wantStatus(t, err, codes.OutOfRange, "etcdserver: mvcc: required revision is a future revision")
@@ -202,35 +204,35 @@ func TestBinaryKeys(t *testing.T) {
 	_, client, ctx := start(t)
 	keys := []string{"\x00", "\x00\x00", "%", "_", "a\x00", "a\x00\xff", "a\xff", "\x80", "\xff", "\xff\xfe\x00", "\xff\xff"}
 	for i := len(keys) - 1; i >= 0; i-- { // written backwards, so that order comes from the server
-		must(client.Put(ctx, keys[i], "\xff\x00"+keys[i]))(t)
+		expect.Must(client.Put(ctx, keys[i], "\xff\x00"+keys[i]))(t)
 	}
-	all := must(client.Get(ctx, "\x00", clientv3.WithFromKey()))(t)
-	equal(t, "count", all.Count, int64(len(keys)))
+	all := expect.Must(client.Get(ctx, "\x00", clientv3.WithFromKey()))(t)
+	expect.Equal(t, "count", all.Count, int64(len(keys)))
 	for i, kv := range all.Kvs {
-		equal(t, "key in byte order", string(kv.Key), keys[i])
-		equal(t, "value", string(kv.Value), "\xff\x00"+keys[i])
+		expect.Equal(t, "key in byte order", string(kv.Key), keys[i])
+		expect.Equal(t, "value", string(kv.Value), "\xff\x00"+keys[i])
 	}
 	// The prefix of the highest byte has no upper end.
-	equal(t, "prefix ff", must(client.Get(ctx, "\xff", clientv3.WithPrefix()))(t).Count, 3)
-	equal(t, "single key", must(client.Get(ctx, "a\x00"))(t).Count, 1)
-	equal(t, "empty value", must(client.Put(ctx, "empty", ""))(t).Header.Revision, int64(len(keys)+2))
-	equal(t, "deleted", must(client.Delete(ctx, "\xff", clientv3.WithPrefix()))(t).Deleted, 3)
+	expect.Equal(t, "prefix ff", expect.Must(client.Get(ctx, "\xff", clientv3.WithPrefix()))(t).Count, 3)
+	expect.Equal(t, "single key", expect.Must(client.Get(ctx, "a\x00"))(t).Count, 1)
+	expect.Equal(t, "empty value", expect.Must(client.Put(ctx, "empty", ""))(t).Header.Revision, int64(len(keys)+2))
+	expect.Equal(t, "deleted", expect.Must(client.Delete(ctx, "\xff", clientv3.WithPrefix()))(t).Deleted, 3)
 }
 
 func TestDeleteRange(t *testing.T) {
 	_, client, ctx := start(t)
 	putAll(t, ctx, client, "a=1", "ab=2", "b=3", "c=4")
-	nothing := must(client.Delete(ctx, "zz"))(t)
-	equal(t, "deleted nothing", nothing.Deleted, 0)
-	equal(t, "revision after deleting nothing", nothing.Header.Revision, 5)
-	prefix := must(client.Delete(ctx, "a", clientv3.WithPrefix(), clientv3.WithPrevKV()))(t)
-	equal(t, "deleted", prefix.Deleted, 2)
-	equal(t, "revision", prefix.Header.Revision, 6)
-	equal(t, "previous", pairs(prefix.PrevKvs), "a=1 ab=2")
-	silent := must(client.Delete(ctx, "b"))(t)
-	equal(t, "previous unless asked", len(silent.PrevKvs), 0)
-	equal(t, "from key", must(client.Delete(ctx, "\x00", clientv3.WithFromKey()))(t).Deleted, 1)
-	equal(t, "left", must(client.Get(ctx, "", clientv3.WithPrefix()))(t).Count, 0)
+	nothing := expect.Must(client.Delete(ctx, "zz"))(t)
+	expect.Equal(t, "deleted nothing", nothing.Deleted, 0)
+	expect.Equal(t, "revision after deleting nothing", nothing.Header.Revision, 5)
+	prefix := expect.Must(client.Delete(ctx, "a", clientv3.WithPrefix(), clientv3.WithPrevKV()))(t)
+	expect.Equal(t, "deleted", prefix.Deleted, 2)
+	expect.Equal(t, "revision", prefix.Header.Revision, 6)
+	expect.Equal(t, "previous", pairs(prefix.PrevKvs), "a=1 ab=2")
+	silent := expect.Must(client.Delete(ctx, "b"))(t)
+	expect.Equal(t, "previous unless asked", len(silent.PrevKvs), 0)
+	expect.Equal(t, "from key", expect.Must(client.Delete(ctx, "\x00", clientv3.WithFromKey()))(t).Deleted, 1)
+	expect.Equal(t, "left", expect.Must(client.Get(ctx, "", clientv3.WithPrefix()))(t).Count, 0)
 	_, err := pb.NewKVClient(client.ActiveConnection()).DeleteRange(ctx, &pb.DeleteRangeRequest{})
 	wantStatus(t, err, codes.InvalidArgument, "etcdserver: key is not provided")
 }

@@ -14,6 +14,8 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"leaseway/compat-tests/expect"
 )
 
 const (
@@ -34,7 +36,7 @@ func TestRequestSizeLimit(t *testing.T) {
 		return request, err
 	}
 	_, err := put(defaultRequestBytes - 1000)
-	noError(t, err)
+	expect.NoError(t, err)
 	_, err = put(defaultRequestBytes)
 	wantStatus(t, err, codes.InvalidArgument, tooLarge)
 	request, err := put(defaultRequestBytes + transportSlack + 1000)
@@ -52,7 +54,7 @@ func TestRequestSizeLimit(t *testing.T) {
 func TestRequestSizeFlag(t *testing.T) {
 	const limit = 10 << 10
 	_, client, ctx := start(t, fmt.Sprintf("--max-request-bytes=%d", limit))
-	must(client.Put(ctx, "k", strings.Repeat("x", limit-200)))(t)
+	expect.Must(client.Put(ctx, "k", strings.Repeat("x", limit-200)))(t)
 	_, err := client.Put(ctx, "k", strings.Repeat("x", limit))
 	wantStatus(t, err, codes.InvalidArgument, tooLarge)
 	request := &pb.PutRequest{Key: []byte("k"), Value: []byte(strings.Repeat("x", limit+transportSlack))}
@@ -66,13 +68,13 @@ func TestLargeAnswers(t *testing.T) {
 	value := strings.Repeat("x", 1<<20)
 	const keys = 24
 	for i := range keys {
-		must(client.Put(ctx, fmt.Sprintf("k%02d", i), value))(t)
+		expect.Must(client.Put(ctx, fmt.Sprintf("k%02d", i), value))(t)
 	}
-	got := must(client.Get(ctx, "k", clientv3.WithPrefix()))(t)
-	equal(t, "keys in one answer", len(got.Kvs), keys)
-	equal(t, "watched in whole", len(nextEvents(t, client.Watch(ctx, "k", clientv3.WithPrefix(), clientv3.WithRev(2)), keys)), keys)
-	deleted := must(client.Delete(ctx, "k", clientv3.WithPrefix(), clientv3.WithPrevKV()))(t)
-	equal(t, "previous values in one answer", len(deleted.PrevKvs), keys)
+	got := expect.Must(client.Get(ctx, "k", clientv3.WithPrefix()))(t)
+	expect.Equal(t, "keys in one answer", len(got.Kvs), keys)
+	expect.Equal(t, "watched in whole", len(nextEvents(t, client.Watch(ctx, "k", clientv3.WithPrefix(), clientv3.WithRev(2)), keys)), keys)
+	deleted := expect.Must(client.Delete(ctx, "k", clientv3.WithPrefix(), clientv3.WithPrevKV()))(t)
+	expect.Equal(t, "previous values in one answer", len(deleted.PrevKvs), keys)
 }
 
 func TestManyStreamsOnOneConnection(t *testing.T) {
@@ -103,8 +105,8 @@ func TestManyStreamsOnOneConnection(t *testing.T) {
 	}
 	putAll(t, ctx, client, "k=1")
 	for i, stream := range open {
-		response := must(stream.Recv())(t)
-		equal(t, fmt.Sprintf("events of stream %d", i), len(response.Events), 1)
+		response := expect.Must(stream.Recv())(t)
+		expect.Equal(t, fmt.Sprintf("events of stream %d", i), len(response.Events), 1)
 	}
 }
 
@@ -122,7 +124,7 @@ func TestUnknownMethods(t *testing.T) {
 func TestMalformedMessages(t *testing.T) {
 	_, client, ctx := start(t)
 	err := client.ActiveConnection().Invoke(ctx, "/etcdserverpb.KV/Range", []byte("\xff\xff\xff"), &pb.RangeResponse{}, grpc.ForceCodec(rawCodec{}))
-	equal(t, "code", status.Code(err), codes.Internal)
+	expect.Equal(t, "code", status.Code(err), codes.Internal)
 	putAll(t, ctx, client, "k=1")
 }
 

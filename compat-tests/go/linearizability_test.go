@@ -11,6 +11,8 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"leaseway/compat-tests/expect"
 )
 
 // Concurrent clients read, write and swap a few registers while the server is
@@ -119,7 +121,7 @@ func TestLinearizable(t *testing.T) {
 		})
 	}
 	for range kills {
-		marker := must(server.Client().Get(ctx, "r", clientv3.WithPrefix(), clientv3.WithCountOnly()))(t).Header.Revision
+		marker := expect.Must(server.Client().Get(ctx, "r", clientv3.WithPrefix(), clientv3.WithCountOnly()))(t).Header.Revision
 		watch := server.Client().Watch(ctx, "r", clientv3.WithPrefix(), clientv3.WithRev(marker+20))
 		select { // some twenty writes later
 		case <-watch:
@@ -172,6 +174,6 @@ func TestLinearizabilityCheckerRefusesAStaleRead(t *testing.T) {
 	read := func(value string, call, returned int64) porcupine.Operation {
 		return porcupine.Operation{ClientId: 1, Input: registerInput{op: opRead}, Output: registerOutput{value: value}, Call: call, Return: returned}
 	}
-	equal(t, "overlapping", porcupine.CheckOperations(registers, []porcupine.Operation{write("1", 0, 10), write("2", 20, 40), read("1", 30, 50)}), true)
-	equal(t, "stale", porcupine.CheckOperations(registers, []porcupine.Operation{write("1", 0, 10), write("2", 20, 40), read("1", 41, 50)}), false)
+	expect.Equal(t, "overlapping", porcupine.CheckOperations(registers, []porcupine.Operation{write("1", 0, 10), write("2", 20, 40), read("1", 30, 50)}), true)
+	expect.Equal(t, "stale", porcupine.CheckOperations(registers, []porcupine.Operation{write("1", 0, 10), write("2", 20, 40), read("1", 41, 50)}), false)
 }

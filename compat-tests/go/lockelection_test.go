@@ -20,6 +20,7 @@ import (
 	epb "go.etcd.io/etcd/server/v3/etcdserver/api/v3election/v3electionpb"
 	lpb "go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
 
+	"leaseway/compat-tests/expect"
 	"leaseway/compat-tests/harness"
 )
 
@@ -33,7 +34,7 @@ func servicesOf(t *testing.T, server *harness.Server) (lpb.LockClient, epb.Elect
 
 func grantLease(t *testing.T, ctx context.Context, client *clientv3.Client, ttl int64) int64 {
 	t.Helper()
-	return int64(must(client.Grant(ctx, ttl))(t).ID)
+	return int64(expect.Must(client.Grant(ctx, ttl))(t).ID)
 }
 
 // wantRaw requires a gRPC error as it is on the wire.
@@ -66,7 +67,7 @@ func (p *pending[T]) wait(t *testing.T) T {
 	t.Helper()
 	select {
 	case <-p.done:
-		noError(t, p.err)
+		expect.NoError(t, p.err)
 		return p.answer
 	case <-time.After(callDeadline):
 		t.Fatal("still waiting")
@@ -99,36 +100,36 @@ func TestLockKeys(t *testing.T) {
 	server, client, ctx := start(t)
 	locks, _ := servicesOf(t, server)
 	lease := grantLease(t, ctx, client, 60)
-	first := must(locks.Lock(ctx, &lpb.LockRequest{Name: []byte("l"), Lease: lease}))(t)
-	equal(t, "key", string(first.Key), fmt.Sprintf("l/%x", lease))
-	equal(t, "revision", first.Header.Revision, 2)
-	got := must(client.Get(ctx, string(first.Key)))(t)
-	equal(t, "row", versions(got.Kvs), fmt.Sprintf("l/%x c2 m2 v1 l%d", lease, lease))
+	first := expect.Must(locks.Lock(ctx, &lpb.LockRequest{Name: []byte("l"), Lease: lease}))(t)
+	expect.Equal(t, "key", string(first.Key), fmt.Sprintf("l/%x", lease))
+	expect.Equal(t, "revision", first.Header.Revision, 2)
+	got := expect.Must(client.Get(ctx, string(first.Key)))(t)
+	expect.Equal(t, "row", versions(got.Kvs), fmt.Sprintf("l/%x c2 m2 v1 l%d", lease, lease))
 	// Again with the same lease: the same lock.
-	again := must(locks.Lock(ctx, &lpb.LockRequest{Name: []byte("l"), Lease: lease}))(t)
-	equal(t, "key", string(again.Key), string(first.Key))
-	equal(t, "revision", again.Header.Revision, 2)
+	again := expect.Must(locks.Lock(ctx, &lpb.LockRequest{Name: []byte("l"), Lease: lease}))(t)
+	expect.Equal(t, "key", string(again.Key), string(first.Key))
+	expect.Equal(t, "revision", again.Header.Revision, 2)
 	// The key's creation proves the ownership.
-	fenced := must(client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(string(first.Key)), "=", first.Header.Revision)).
+	fenced := expect.Must(client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(string(first.Key)), "=", first.Header.Revision)).
 		Then(clientv3.OpPut("guarded", "1")).Commit())(t)
-	equal(t, "fenced", fenced.Succeeded, true)
-	unlocked := must(locks.Unlock(ctx, &lpb.UnlockRequest{Key: first.Key}))(t)
-	equal(t, "revision", unlocked.Header.Revision, 4)
-	unlocked = must(locks.Unlock(ctx, &lpb.UnlockRequest{Key: first.Key}))(t)
-	equal(t, "revision", unlocked.Header.Revision, 4)
+	expect.Equal(t, "fenced", fenced.Succeeded, true)
+	unlocked := expect.Must(locks.Unlock(ctx, &lpb.UnlockRequest{Key: first.Key}))(t)
+	expect.Equal(t, "revision", unlocked.Header.Revision, 4)
+	unlocked = expect.Must(locks.Unlock(ctx, &lpb.UnlockRequest{Key: first.Key}))(t)
+	expect.Equal(t, "revision", unlocked.Header.Revision, 4)
 
 	// Without a lease there is a new one, of a minute.
-	own := must(locks.Lock(ctx, &lpb.LockRequest{Name: []byte("own")}))(t)
-	row := must(client.Get(ctx, string(own.Key)))(t).Kvs[0]
-	equal(t, "key", string(own.Key), fmt.Sprintf("own/%x", row.Lease))
-	ttl := must(client.TimeToLive(ctx, clientv3.LeaseID(row.Lease), clientv3.WithAttachedKeys()))(t)
-	equal(t, "TTL", ttl.GrantedTTL, 60)
-	equal(t, "keys", len(ttl.Keys), 1)
+	own := expect.Must(locks.Lock(ctx, &lpb.LockRequest{Name: []byte("own")}))(t)
+	row := expect.Must(client.Get(ctx, string(own.Key)))(t).Kvs[0]
+	expect.Equal(t, "key", string(own.Key), fmt.Sprintf("own/%x", row.Lease))
+	ttl := expect.Must(client.TimeToLive(ctx, clientv3.LeaseID(row.Lease), clientv3.WithAttachedKeys()))(t)
+	expect.Equal(t, "TTL", ttl.GrantedTTL, 60)
+	expect.Equal(t, "keys", len(ttl.Keys), 1)
 
 	// Names may be empty or binary.
 	for _, name := range []string{"", "\xff\xff", "a/b"} {
-		locked := must(locks.Lock(ctx, &lpb.LockRequest{Name: []byte(name), Lease: lease}))(t)
-		equal(t, "key", string(locked.Key), fmt.Sprintf("%s/%x", name, lease))
+		locked := expect.Must(locks.Lock(ctx, &lpb.LockRequest{Name: []byte(name), Lease: lease}))(t)
+		expect.Equal(t, "key", string(locked.Key), fmt.Sprintf("%s/%x", name, lease))
 	}
 }
 
@@ -147,14 +148,14 @@ func TestLockIsFair(t *testing.T) {
 	for i, holder := range waiting {
 		held := holder.wait(t)
 		for _, later := range waiting[i+1:] {
-			equal(t, "a later one waits", later.isWaiting(), true)
+			expect.Equal(t, "a later one waits", later.isWaiting(), true)
 		}
-		row := must(client.Get(ctx, string(held.Key)))(t)
-		equal(t, "the holder's place", row.Kvs[0].CreateRevision, int64(2+i))
+		row := expect.Must(client.Get(ctx, string(held.Key)))(t)
+		expect.Equal(t, "the holder's place", row.Kvs[0].CreateRevision, int64(2+i))
 		if i > 0 {
-			equal(t, "revision", held.Header.Revision, int64(1+count+i))
+			expect.Equal(t, "revision", held.Header.Revision, int64(1+count+i))
 		}
-		must(locks.Unlock(ctx, &lpb.UnlockRequest{Key: held.Key}))(t)
+		expect.Must(locks.Unlock(ctx, &lpb.UnlockRequest{Key: held.Key}))(t)
 	}
 }
 
@@ -175,15 +176,15 @@ func TestLockWaitersLeave(t *testing.T) {
 	middle.cancel()
 	queueLength(t, ctx, client, "l", 2)
 	<-middle.done
-	equal(t, "code", status.Code(middle.err), codes.Canceled)
-	equal(t, "the last waits", last.isWaiting(), true)
+	expect.Equal(t, "code", status.Code(middle.err), codes.Canceled)
+	expect.Equal(t, "the last waits", last.isWaiting(), true)
 	// A deadline is no different.
 	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 	defer cancel()
 	_, err := locks.Lock(short, &lpb.LockRequest{Name: []byte("l"), Lease: grantLease(t, ctx, client, 60)})
-	equal(t, "code", status.Code(err), codes.DeadlineExceeded)
+	expect.Equal(t, "code", status.Code(err), codes.DeadlineExceeded)
 	queueLength(t, ctx, client, "l", 2)
-	must(locks.Unlock(ctx, &lpb.UnlockRequest{Key: holder.Key}))(t)
+	expect.Must(locks.Unlock(ctx, &lpb.UnlockRequest{Key: holder.Key}))(t)
 	last.wait(t)
 }
 
@@ -191,12 +192,12 @@ func TestLockHolderDies(t *testing.T) {
 	server, client, ctx := start(t)
 	locks, _ := servicesOf(t, server)
 	dying := grantLease(t, ctx, client, 2)
-	must(locks.Lock(ctx, &lpb.LockRequest{Name: []byte("l"), Lease: dying}))(t)
+	expect.Must(locks.Lock(ctx, &lpb.LockRequest{Name: []byte("l"), Lease: dying}))(t)
 	lease := grantLease(t, ctx, client, 60)
-	next := must(locks.Lock(ctx, &lpb.LockRequest{Name: []byte("l"), Lease: lease}))(t)
-	equal(t, "key", string(next.Key), fmt.Sprintf("l/%x", lease))
-	left := must(client.TimeToLive(ctx, clientv3.LeaseID(dying)))(t)
-	equal(t, "the holder's lease", left.TTL, -1)
+	next := expect.Must(locks.Lock(ctx, &lpb.LockRequest{Name: []byte("l"), Lease: lease}))(t)
+	expect.Equal(t, "key", string(next.Key), fmt.Sprintf("l/%x", lease))
+	left := expect.Must(client.TimeToLive(ctx, clientv3.LeaseID(dying)))(t)
+	expect.Equal(t, "the holder's lease", left.TTL, -1)
 }
 
 func TestLockErrors(t *testing.T) {
@@ -211,15 +212,15 @@ func TestLockErrors(t *testing.T) {
 	wantRaw(t, err, codes.Unknown, "etcdserver: key is not provided")
 
 	// Whose lease ends while they wait are told when it would be their turn.
-	holder := must(locks.Lock(ctx, &lpb.LockRequest{Name: []byte("l")}))(t)
+	holder := expect.Must(locks.Lock(ctx, &lpb.LockRequest{Name: []byte("l")}))(t)
 	lease := grantLease(t, ctx, client, 60)
 	waiting := begin(ctx, func(ctx context.Context) (*lpb.LockResponse, error) {
 		return locks.Lock(ctx, &lpb.LockRequest{Name: []byte("l"), Lease: lease})
 	})
 	queueLength(t, ctx, client, "l", 2)
-	must(client.Revoke(ctx, clientv3.LeaseID(lease)))(t)
-	equal(t, "still waits", waiting.isWaiting(), true)
-	must(locks.Unlock(ctx, &lpb.UnlockRequest{Key: holder.Key}))(t)
+	expect.Must(client.Revoke(ctx, clientv3.LeaseID(lease)))(t)
+	expect.Equal(t, "still waits", waiting.isWaiting(), true)
+	expect.Must(locks.Unlock(ctx, &lpb.UnlockRequest{Key: holder.Key}))(t)
 	<-waiting.done
 	wantRaw(t, waiting.err, codes.Unknown, "mutex: session is expired")
 }
@@ -232,51 +233,51 @@ func TestElectionService(t *testing.T) {
 	wantRaw(t, err, codes.Unknown, "election: no leader")
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
-	observed := must(elections.Observe(watching, &epb.LeaderRequest{Name: name}))(t)
+	observed := expect.Must(elections.Observe(watching, &epb.LeaderRequest{Name: name}))(t)
 	wantObserved := func(value string, revision int64) {
 		t.Helper()
-		got := must(observed.Recv())(t)
-		equal(t, "observed", fmt.Sprintf("%s @%d", got.Kv.Value, got.Kv.ModRevision), fmt.Sprintf("%s @%d", value, revision))
+		got := expect.Must(observed.Recv())(t)
+		expect.Equal(t, "observed", fmt.Sprintf("%s @%d", got.Kv.Value, got.Kv.ModRevision), fmt.Sprintf("%s @%d", value, revision))
 		if got.Header.Revision < revision {
 			t.Fatalf("the header's revision %d is below the value's", got.Header.Revision)
 		}
 	}
 
 	one, two := grantLease(t, ctx, client, 60), grantLease(t, ctx, client, 60)
-	won := must(elections.Campaign(ctx, &epb.CampaignRequest{Name: name, Lease: one, Value: []byte("a")}))(t)
-	equal(t, "leader", won.Leader.String(), (&epb.LeaderKey{Name: name, Key: fmt.Appendf(nil, "e/%x", one), Rev: 2, Lease: one}).String())
-	equal(t, "revision", won.Header.Revision, 2)
+	won := expect.Must(elections.Campaign(ctx, &epb.CampaignRequest{Name: name, Lease: one, Value: []byte("a")}))(t)
+	expect.Equal(t, "leader", won.Leader.String(), (&epb.LeaderKey{Name: name, Key: fmt.Appendf(nil, "e/%x", one), Rev: 2, Lease: one}).String())
+	expect.Equal(t, "revision", won.Header.Revision, 2)
 	wantObserved("a", 2)
-	leader := must(elections.Leader(ctx, &epb.LeaderRequest{Name: name}))(t)
-	equal(t, "leader's value", string(leader.Kv.Value), "a")
-	equal(t, "revision", leader.Header.Revision, 2)
+	leader := expect.Must(elections.Leader(ctx, &epb.LeaderRequest{Name: name}))(t)
+	expect.Equal(t, "leader's value", string(leader.Kv.Value), "a")
+	expect.Equal(t, "revision", leader.Header.Revision, 2)
 
-	proclaimed := must(elections.Proclaim(ctx, &epb.ProclaimRequest{Leader: won.Leader, Value: []byte("b")}))(t)
-	equal(t, "revision", proclaimed.Header.Revision, 3)
+	proclaimed := expect.Must(elections.Proclaim(ctx, &epb.ProclaimRequest{Leader: won.Leader, Value: []byte("b")}))(t)
+	expect.Equal(t, "revision", proclaimed.Header.Revision, 3)
 	wantObserved("b", 3)
 	// Again with the same lease, another value: it replaces the old one.
-	again := must(elections.Campaign(ctx, &epb.CampaignRequest{Name: name, Lease: one, Value: []byte("c")}))(t)
-	equal(t, "leader", again.Leader.String(), won.Leader.String())
+	again := expect.Must(elections.Campaign(ctx, &epb.CampaignRequest{Name: name, Lease: one, Value: []byte("c")}))(t)
+	expect.Equal(t, "leader", again.Leader.String(), won.Leader.String())
 	wantObserved("c", 4)
 
 	rival := begin(ctx, func(ctx context.Context) (*epb.CampaignResponse, error) {
 		return elections.Campaign(ctx, &epb.CampaignRequest{Name: name, Lease: two, Value: []byte("z")})
 	})
 	queueLength(t, ctx, client, "e", 2)
-	equal(t, "the rival waits", rival.isWaiting(), true)
-	resigned := must(elections.Resign(ctx, &epb.ResignRequest{Leader: won.Leader}))(t)
-	equal(t, "revision", resigned.Header.Revision, 6)
+	expect.Equal(t, "the rival waits", rival.isWaiting(), true)
+	resigned := expect.Must(elections.Resign(ctx, &epb.ResignRequest{Leader: won.Leader}))(t)
+	expect.Equal(t, "revision", resigned.Header.Revision, 6)
 	second := rival.wait(t)
-	equal(t, "revision", second.Header.Revision, 5)
-	equal(t, "rev", second.Leader.Rev, 5)
+	expect.Equal(t, "revision", second.Header.Revision, 5)
+	expect.Equal(t, "rev", second.Leader.Rev, 5)
 	wantObserved("z", 5)
 
 	// Whoever leads no more can neither proclaim nor resign for another.
 	_, err = elections.Proclaim(ctx, &epb.ProclaimRequest{Leader: won.Leader, Value: []byte("x")})
 	wantRaw(t, err, codes.Unknown, "election: not leader")
-	must(elections.Resign(ctx, &epb.ResignRequest{Leader: won.Leader}))(t)
-	leader = must(elections.Leader(ctx, &epb.LeaderRequest{Name: name}))(t)
-	equal(t, "leader's value", string(leader.Kv.Value), "z")
+	expect.Must(elections.Resign(ctx, &epb.ResignRequest{Leader: won.Leader}))(t)
+	leader = expect.Must(elections.Leader(ctx, &epb.LeaderRequest{Name: name}))(t)
+	expect.Equal(t, "leader's value", string(leader.Kv.Value), "z")
 	_, err = elections.Proclaim(ctx, &epb.ProclaimRequest{Value: []byte("x")})
 	wantRaw(t, err, codes.Unknown, `"leader" field must be provided`)
 	_, err = elections.Resign(ctx, &epb.ResignRequest{})
@@ -289,19 +290,19 @@ func TestElectionService(t *testing.T) {
 		return elections.Campaign(ctx, &epb.CampaignRequest{Name: name, Lease: one, Value: []byte("t")})
 	})
 	queueLength(t, ctx, client, "e", 2)
-	must(client.Revoke(ctx, clientv3.LeaseID(two)))(t)
+	expect.Must(client.Revoke(ctx, clientv3.LeaseID(two)))(t)
 	wantObserved("t", third.wait(t).Leader.Rev)
 	stop()
 	_, err = observed.Recv()
-	equal(t, "code", status.Code(err), codes.Canceled)
+	expect.Equal(t, "code", status.Code(err), codes.Canceled)
 }
 
 func TestElectionCampaignersLeave(t *testing.T) {
 	server, client, ctx := start(t)
 	_, elections := servicesOf(t, server)
 	name := []byte("e")
-	won := must(elections.Campaign(ctx, &epb.CampaignRequest{Name: name, Value: []byte("a")}))(t)
-	equal(t, "key", string(won.Leader.Key), fmt.Sprintf("e/%x", won.Leader.Lease))
+	won := expect.Must(elections.Campaign(ctx, &epb.CampaignRequest{Name: name, Value: []byte("a")}))(t)
+	expect.Equal(t, "key", string(won.Leader.Key), fmt.Sprintf("e/%x", won.Leader.Lease))
 	rival := begin(ctx, func(ctx context.Context) (*epb.CampaignResponse, error) {
 		return elections.Campaign(ctx, &epb.CampaignRequest{Name: name, Value: []byte("b")})
 	})
@@ -309,10 +310,10 @@ func TestElectionCampaignersLeave(t *testing.T) {
 	rival.cancel()
 	queueLength(t, ctx, client, "e", 1)
 	<-rival.done
-	equal(t, "code", status.Code(rival.err), codes.Canceled)
+	expect.Equal(t, "code", status.Code(rival.err), codes.Canceled)
 	// An observer that comes later hears of the leader that there is.
-	observed := must(elections.Observe(ctx, &epb.LeaderRequest{Name: name}))(t)
-	equal(t, "observed", string(must(observed.Recv())(t).Kv.Value), "a")
+	observed := expect.Must(elections.Observe(ctx, &epb.LeaderRequest{Name: name}))(t)
+	expect.Equal(t, "observed", string(expect.Must(observed.Recv())(t).Kv.Value), "a")
 }
 
 func TestLockAndElectionServicePermissions(t *testing.T) {
@@ -330,14 +331,14 @@ func TestLockAndElectionServicePermissions(t *testing.T) {
 	_, err = elections.Leader(as(ann), &epb.LeaderRequest{Name: []byte("l")})
 	wantRaw(t, err, codes.Unknown, "etcdserver: permission denied")
 	// Who may not read observes nothing, and is not told why.
-	denied := must(elections.Observe(as(ann), &epb.LeaderRequest{Name: []byte("l")}))(t)
+	denied := expect.Must(elections.Observe(as(ann), &epb.LeaderRequest{Name: []byte("l")}))(t)
 	_, err = denied.Recv()
-	equal(t, "the end", err, io.EOF)
+	expect.Equal(t, "the end", err, io.EOF)
 	_, err = locks.Lock(metadata.AppendToOutgoingContext(nobody.ctx, "token", "x"), &lpb.LockRequest{Name: []byte("l")})
 	wantRaw(t, err, codes.Unknown, "etcdserver: invalid auth token")
 
 	root.grant(t, "r", authpb.READWRITE, "l/", "l0")
-	held := must(lock(ann, "l"))(t)
+	held := expect.Must(lock(ann, "l"))(t)
 	waiting := begin(as(root), func(ctx context.Context) (*lpb.LockResponse, error) {
 		return locks.Lock(ctx, &lpb.LockRequest{Name: []byte("l")})
 	})
@@ -350,18 +351,18 @@ func TestLockAndElectionServicePermissions(t *testing.T) {
 	})
 	_, err = locks.Unlock(as(nobody), &lpb.UnlockRequest{Key: held.Key})
 	wantRaw(t, err, codes.Unknown, "etcdserver: user name is empty")
-	must(locks.Unlock(as(ann), &lpb.UnlockRequest{Key: held.Key}))(t)
+	expect.Must(locks.Unlock(as(ann), &lpb.UnlockRequest{Key: held.Key}))(t)
 	waiting.wait(t)
 }
 
 func TestLockAndElectionServicesAreThere(t *testing.T) {
 	server, _, ctx := start(t)
 	locks, elections := servicesOf(t, server)
-	must(locks.Lock(ctx, &lpb.LockRequest{Name: []byte("l")}))(t)
-	must(elections.Campaign(ctx, &epb.CampaignRequest{Name: []byte("e")}))(t)
-	response := must(http.Get(server.URL() + "/metrics"))(t)
+	expect.Must(locks.Lock(ctx, &lpb.LockRequest{Name: []byte("l")}))(t)
+	expect.Must(elections.Campaign(ctx, &epb.CampaignRequest{Name: []byte("e")}))(t)
+	response := expect.Must(http.Get(server.URL() + "/metrics"))(t)
 	defer response.Body.Close()
-	page := string(must(io.ReadAll(response.Body))(t))
+	page := string(expect.Must(io.ReadAll(response.Body))(t))
 	for _, line := range []string{
 		`grpc_server_handled_total{grpc_code="OK",grpc_method="Lock",grpc_service="v3lockpb.Lock",grpc_type="unary"} 1`,
 		`grpc_server_handled_total{grpc_code="OK",grpc_method="Campaign",grpc_service="v3electionpb.Election",grpc_type="unary"} 1`,

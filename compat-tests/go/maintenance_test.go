@@ -16,6 +16,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"leaseway/compat-tests/expect"
 	"leaseway/compat-tests/harness"
 )
 
@@ -25,94 +26,94 @@ func TestStatus(t *testing.T) {
 	var got *clientv3.StatusResponse
 	// A new etcd raises its storage version some time after it serves.
 	harness.Eventually(t, 10*time.Second, "storage version 3.7.0", func() error {
-		got = must(client.Status(ctx, server.Endpoint))(t)
+		got = expect.Must(client.Status(ctx, server.Endpoint))(t)
 		if got.StorageVersion != "3.7.0" {
 			return fmt.Errorf("it is %s", got.StorageVersion)
 		}
 		return nil
 	})
-	equal(t, "version", got.Version, harness.EtcdVersion)
-	equal(t, "revision", got.Header.Revision, 2)
-	equal(t, "leads itself", got.Leader, got.Header.MemberId)
-	equal(t, "member id", got.Header.MemberId != 0, true)
-	equal(t, "cluster id", got.Header.ClusterId != 0, true)
-	equal(t, "raft term", got.RaftTerm > 0 && got.RaftTerm == got.Header.RaftTerm, true)
-	equal(t, "raft index", got.RaftIndex > 0 && got.RaftAppliedIndex > 0 && got.RaftAppliedIndex <= got.RaftIndex, true)
-	equal(t, "size", got.DbSize > 0 && got.DbSizeInUse > 0 && got.DbSizeInUse <= got.DbSize, true)
-	equal(t, "quota", got.DbSizeQuota, 2<<30)
-	equal(t, "learner", got.IsLearner, false)
-	equal(t, "errors", len(got.Errors), 0)
-	equal(t, "downgrade info", got.DowngradeInfo != nil && !got.DowngradeInfo.Enabled, true)
+	expect.Equal(t, "version", got.Version, harness.EtcdVersion)
+	expect.Equal(t, "revision", got.Header.Revision, 2)
+	expect.Equal(t, "leads itself", got.Leader, got.Header.MemberId)
+	expect.Equal(t, "member id", got.Header.MemberId != 0, true)
+	expect.Equal(t, "cluster id", got.Header.ClusterId != 0, true)
+	expect.Equal(t, "raft term", got.RaftTerm > 0 && got.RaftTerm == got.Header.RaftTerm, true)
+	expect.Equal(t, "raft index", got.RaftIndex > 0 && got.RaftAppliedIndex > 0 && got.RaftAppliedIndex <= got.RaftIndex, true)
+	expect.Equal(t, "size", got.DbSize > 0 && got.DbSizeInUse > 0 && got.DbSizeInUse <= got.DbSize, true)
+	expect.Equal(t, "quota", got.DbSizeQuota, 2<<30)
+	expect.Equal(t, "learner", got.IsLearner, false)
+	expect.Equal(t, "errors", len(got.Errors), 0)
+	expect.Equal(t, "downgrade info", got.DowngradeInfo != nil && !got.DowngradeInfo.Enabled, true)
 	// The identity stays the same from answer to answer and over a restart.
 	server.Restart()
-	again := must(server.Client().Status(ctx, server.Endpoint))(t)
-	equal(t, "same member", again.Header.MemberId, got.Header.MemberId)
-	equal(t, "same cluster", again.Header.ClusterId, got.Header.ClusterId)
+	again := expect.Must(server.Client().Status(ctx, server.Endpoint))(t)
+	expect.Equal(t, "same member", again.Header.MemberId, got.Header.MemberId)
+	expect.Equal(t, "same cluster", again.Header.ClusterId, got.Header.ClusterId)
 }
 
 func TestHashKV(t *testing.T) {
 	server, client, ctx := start(t)
 	putAll(t, ctx, client, "a=1", "b=1", "a=2")
-	head := must(client.HashKV(ctx, server.Endpoint, 0))(t)
-	equal(t, "hash revision", head.HashRevision, 4)
-	equal(t, "header revision", head.Header.Revision, 4)
-	equal(t, "nothing is compacted yet", head.CompactRevision, -1)
-	equal(t, "same state, same hash", must(client.HashKV(ctx, server.Endpoint, 4))(t).Hash, head.Hash)
-	past := must(client.HashKV(ctx, server.Endpoint, 3))(t)
-	equal(t, "other state, other hash", past.Hash != head.Hash, true)
+	head := expect.Must(client.HashKV(ctx, server.Endpoint, 0))(t)
+	expect.Equal(t, "hash revision", head.HashRevision, 4)
+	expect.Equal(t, "header revision", head.Header.Revision, 4)
+	expect.Equal(t, "nothing is compacted yet", head.CompactRevision, -1)
+	expect.Equal(t, "same state, same hash", expect.Must(client.HashKV(ctx, server.Endpoint, 4))(t).Hash, head.Hash)
+	past := expect.Must(client.HashKV(ctx, server.Endpoint, 3))(t)
+	expect.Equal(t, "other state, other hash", past.Hash != head.Hash, true)
 	putAll(t, ctx, client, "c=1")
-	equal(t, "the past does not change", must(client.HashKV(ctx, server.Endpoint, 3))(t).Hash, past.Hash)
+	expect.Equal(t, "the past does not change", expect.Must(client.HashKV(ctx, server.Endpoint, 3))(t).Hash, past.Hash)
 	_, err := client.HashKV(ctx, server.Endpoint, 99)
 	wantStatus(t, err, codes.OutOfRange, futureText)
-	must(client.Compact(ctx, 3, clientv3.WithCompactPhysical()))(t)
+	expect.Must(client.Compact(ctx, 3, clientv3.WithCompactPhysical()))(t)
 	_, err = client.HashKV(ctx, server.Endpoint, 2)
 	wantStatus(t, err, codes.OutOfRange, compactedText)
-	compacted := must(client.HashKV(ctx, server.Endpoint, 0))(t)
-	equal(t, "compact revision", compacted.CompactRevision, 3)
+	compacted := expect.Must(client.HashKV(ctx, server.Endpoint, 0))(t)
+	expect.Equal(t, "compact revision", compacted.CompactRevision, 3)
 	server.Restart()
-	reopened := must(server.Client().HashKV(ctx, server.Endpoint, 0))(t)
-	equal(t, "a restart does not change it", fmt.Sprint(reopened.Hash, reopened.CompactRevision, reopened.HashRevision),
+	reopened := expect.Must(server.Client().HashKV(ctx, server.Endpoint, 0))(t)
+	expect.Equal(t, "a restart does not change it", fmt.Sprint(reopened.Hash, reopened.CompactRevision, reopened.HashRevision),
 		fmt.Sprint(compacted.Hash, compacted.CompactRevision, compacted.HashRevision))
 }
 
 func TestHashOfTheWholeStore(t *testing.T) {
 	_, client, ctx := start(t)
 	putAll(t, ctx, client, "a=1")
-	hash := must(pb.NewMaintenanceClient(client.ActiveConnection()).Hash(ctx, &pb.HashRequest{}))(t)
-	equal(t, "hash", hash.Hash != 0, true)
-	equal(t, "revision", hash.Header.Revision, 2)
+	hash := expect.Must(pb.NewMaintenanceClient(client.ActiveConnection()).Hash(ctx, &pb.HashRequest{}))(t)
+	expect.Equal(t, "hash", hash.Hash != 0, true)
+	expect.Equal(t, "revision", hash.Header.Revision, 2)
 }
 
 func TestDefragment(t *testing.T) {
 	server, client, ctx := start(t)
 	value := strings.Repeat("x", 64<<10)
 	for i := range 200 {
-		must(client.Put(ctx, fmt.Sprintf("k%d", i%5), value))(t)
+		expect.Must(client.Put(ctx, fmt.Sprintf("k%d", i%5), value))(t)
 	}
-	must(client.Compact(ctx, 201, clientv3.WithCompactPhysical()))(t)
-	before := must(client.Status(ctx, server.Endpoint))(t)
-	must(client.Defragment(ctx, server.Endpoint))(t)
-	after := must(client.Status(ctx, server.Endpoint))(t)
-	equal(t, fmt.Sprintf("smaller (%d -> %d)", before.DbSize, after.DbSize), after.DbSize < before.DbSize, true)
-	equal(t, "keys", must(client.Get(ctx, "k", clientv3.WithPrefix()))(t).Count, 5)
-	equal(t, "revision", after.Header.Revision, 201)
+	expect.Must(client.Compact(ctx, 201, clientv3.WithCompactPhysical()))(t)
+	before := expect.Must(client.Status(ctx, server.Endpoint))(t)
+	expect.Must(client.Defragment(ctx, server.Endpoint))(t)
+	after := expect.Must(client.Status(ctx, server.Endpoint))(t)
+	expect.Equal(t, fmt.Sprintf("smaller (%d -> %d)", before.DbSize, after.DbSize), after.DbSize < before.DbSize, true)
+	expect.Equal(t, "keys", expect.Must(client.Get(ctx, "k", clientv3.WithPrefix()))(t).Count, 5)
+	expect.Equal(t, "revision", after.Header.Revision, 201)
 }
 
 func TestAlarmsAndQuota(t *testing.T) {
 	server, client, ctx := start(t)
 	maintenance := pb.NewMaintenanceClient(client.ActiveConnection())
-	lease := must(client.Grant(ctx, 100))(t).ID
+	lease := expect.Must(client.Grant(ctx, 100))(t).ID
 	putAll(t, ctx, client, "a=1", "b=1")
-	equal(t, "alarms", len(must(client.AlarmList(ctx))(t).Alarms), 0)
-	member := must(client.Status(ctx, server.Endpoint))(t).Header.MemberId
+	expect.Equal(t, "alarms", len(expect.Must(client.AlarmList(ctx))(t).Alarms), 0)
+	member := expect.Must(client.Status(ctx, server.Endpoint))(t).Header.MemberId
 	raise := &pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, MemberID: member, Alarm: pb.AlarmType_NOSPACE}
 	for range 2 { // raising twice is as good as once
-		equal(t, "raised", len(must(maintenance.Alarm(ctx, raise))(t).Alarms), 1)
+		expect.Equal(t, "raised", len(expect.Must(maintenance.Alarm(ctx, raise))(t).Alarms), 1)
 	}
-	errorTexts := must(client.Status(ctx, server.Endpoint))(t).Errors
-	equal(t, "errors in the status", len(errorTexts), 1)
+	errorTexts := expect.Must(client.Status(ctx, server.Endpoint))(t).Errors
+	expect.Equal(t, "errors in the status", len(errorTexts), 1)
 	// Go's protobuf library varies the white space of this text from build to build.
-	equal(t, "status", strings.Join(strings.Fields(errorTexts[0]), " "), fmt.Sprintf("memberID:%d alarm:NOSPACE", member))
+	expect.Equal(t, "status", strings.Join(strings.Fields(errorTexts[0]), " "), fmt.Sprintf("memberID:%d alarm:NOSPACE", member))
 
 	const noSpace = "etcdserver: mvcc: database space exceeded"
 	_, err := client.Put(ctx, "a", "2")
@@ -123,15 +124,15 @@ func TestAlarmsAndQuota(t *testing.T) {
 	wantStatus(t, err, codes.ResourceExhausted, noSpace)
 	_, err = client.Grant(ctx, 100)
 	wantStatus(t, err, codes.ResourceExhausted, noSpace)
-	equal(t, "reads go on", must(client.Get(ctx, "a"))(t).Count, 1)
-	must(client.KeepAliveOnce(ctx, lease))(t)
-	must(client.Txn(ctx).Then(clientv3.OpGet("a"), clientv3.OpDelete("b")).Commit())(t)
-	equal(t, "deletions go on", must(client.Delete(ctx, "a"))(t).Deleted, 1)
+	expect.Equal(t, "reads go on", expect.Must(client.Get(ctx, "a"))(t).Count, 1)
+	expect.Must(client.KeepAliveOnce(ctx, lease))(t)
+	expect.Must(client.Txn(ctx).Then(clientv3.OpGet("a"), clientv3.OpDelete("b")).Commit())(t)
+	expect.Equal(t, "deletions go on", expect.Must(client.Delete(ctx, "a"))(t).Deleted, 1)
 
-	disarmed := must(client.AlarmDisarm(ctx, &clientv3.AlarmMember{MemberID: member, Alarm: pb.AlarmType_NOSPACE}))(t)
-	equal(t, "disarmed", len(disarmed.Alarms), 1)
-	disarmed = must(client.AlarmDisarm(ctx, &clientv3.AlarmMember{MemberID: member, Alarm: pb.AlarmType_NOSPACE}))(t)
-	equal(t, "disarmed again", len(disarmed.Alarms), 0)
+	disarmed := expect.Must(client.AlarmDisarm(ctx, &clientv3.AlarmMember{MemberID: member, Alarm: pb.AlarmType_NOSPACE}))(t)
+	expect.Equal(t, "disarmed", len(disarmed.Alarms), 1)
+	disarmed = expect.Must(client.AlarmDisarm(ctx, &clientv3.AlarmMember{MemberID: member, Alarm: pb.AlarmType_NOSPACE}))(t)
+	expect.Equal(t, "disarmed again", len(disarmed.Alarms), 0)
 	putAll(t, ctx, client, "a=3")
 }
 
@@ -145,36 +146,36 @@ func TestQuotaRaisesTheAlarm(t *testing.T) {
 		}
 	}
 	wantStatus(t, refused, codes.ResourceExhausted, "etcdserver: mvcc: database space exceeded")
-	alarms := must(client.AlarmList(ctx))(t).Alarms
-	equal(t, "alarms", len(alarms), 1)
-	equal(t, "alarm", alarms[0].Alarm, pb.AlarmType_NOSPACE)
-	equal(t, "quota", must(client.Status(ctx, server.Endpoint))(t).DbSizeQuota, 4<<20)
+	alarms := expect.Must(client.AlarmList(ctx))(t).Alarms
+	expect.Equal(t, "alarms", len(alarms), 1)
+	expect.Equal(t, "alarm", alarms[0].Alarm, pb.AlarmType_NOSPACE)
+	expect.Equal(t, "quota", expect.Must(client.Status(ctx, server.Endpoint))(t).DbSizeQuota, 4<<20)
 	// The alarm outlives a restart; deleting, compacting, defragmenting and
 	// disarming brings the writes back.
 	server.Restart()
 	client = server.Client()
 	_, err := client.Put(ctx, "k", "v")
 	wantStatus(t, err, codes.ResourceExhausted, "etcdserver: mvcc: database space exceeded")
-	revision := must(client.Delete(ctx, "k", clientv3.WithPrefix()))(t).Header.Revision
-	must(client.Compact(ctx, revision, clientv3.WithCompactPhysical()))(t)
-	must(client.Defragment(ctx, server.Endpoint))(t)
-	must(client.AlarmDisarm(ctx, &clientv3.AlarmMember{}))(t)
+	revision := expect.Must(client.Delete(ctx, "k", clientv3.WithPrefix()))(t).Header.Revision
+	expect.Must(client.Compact(ctx, revision, clientv3.WithCompactPhysical()))(t)
+	expect.Must(client.Defragment(ctx, server.Endpoint))(t)
+	expect.Must(client.AlarmDisarm(ctx, &clientv3.AlarmMember{}))(t)
 	putAll(t, ctx, client, "k=v")
 }
 
 func TestMembers(t *testing.T) {
 	server, client, ctx := start(t)
-	list := must(client.MemberList(ctx))(t)
-	equal(t, "members", len(list.Members), 1)
+	list := expect.Must(client.MemberList(ctx))(t)
+	expect.Equal(t, "members", len(list.Members), 1)
 	member := list.Members[0]
-	equal(t, "id", member.ID, list.Header.MemberId)
-	equal(t, "name", member.Name, "subject")
-	equal(t, "client URLs", fmt.Sprint(member.ClientURLs), "["+server.URL()+"]")
-	equal(t, "peer URLs", fmt.Sprint(member.PeerURLs), "["+server.PeerURL()+"]")
-	equal(t, "learner", member.IsLearner, false)
-	equal(t, "no revision in this header", list.Header.Revision, 0)
-	noError(t, client.Sync(ctx))
-	equal(t, "endpoints", fmt.Sprint(client.Endpoints()), "["+server.URL()+"]")
+	expect.Equal(t, "id", member.ID, list.Header.MemberId)
+	expect.Equal(t, "name", member.Name, "subject")
+	expect.Equal(t, "client URLs", fmt.Sprint(member.ClientURLs), "["+server.URL()+"]")
+	expect.Equal(t, "peer URLs", fmt.Sprint(member.PeerURLs), "["+server.PeerURL()+"]")
+	expect.Equal(t, "learner", member.IsLearner, false)
+	expect.Equal(t, "no revision in this header", list.Header.Revision, 0)
+	expect.NoError(t, client.Sync(ctx))
+	expect.Equal(t, "endpoints", fmt.Sprint(client.Endpoints()), "["+server.URL()+"]")
 
 	_, err := client.MemberRemove(ctx, 404)
 	wantStatus(t, err, codes.NotFound, "etcdserver: member not found")
@@ -191,7 +192,7 @@ func TestMembers(t *testing.T) {
 func TestSnapshot(t *testing.T) {
 	server, client, ctx := start(t)
 	putAll(t, ctx, client, "a=1")
-	stream := must(pb.NewMaintenanceClient(client.ActiveConnection()).Snapshot(ctx, &pb.SnapshotRequest{}))(t)
+	stream := expect.Must(pb.NewMaintenanceClient(client.ActiveConnection()).Snapshot(ctx, &pb.SnapshotRequest{}))(t)
 	var content bytes.Buffer
 	var last *pb.SnapshotResponse
 	for {
@@ -199,28 +200,28 @@ func TestSnapshot(t *testing.T) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		noError(t, err)
+		expect.NoError(t, err)
 		content.Write(chunk.Blob)
 		last = chunk
 	}
-	equal(t, "a whole number of pages and a checksum", content.Len() > 32 && content.Len()%512 == 32, true)
+	expect.Equal(t, "a whole number of pages and a checksum", content.Len() > 32 && content.Len()%512 == 32, true)
 	database, checksum := content.Bytes()[:content.Len()-32], content.Bytes()[content.Len()-32:]
-	equal(t, "checksum", sha256.Sum256(database), [32]byte(checksum))
-	equal(t, "remaining at the end", last.RemainingBytes, uint64(0))
+	expect.Equal(t, "checksum", sha256.Sum256(database), [32]byte(checksum))
+	expect.Equal(t, "remaining at the end", last.RemainingBytes, uint64(0))
 	// A new etcd raises its storage version some time after it serves.
 	if server.Subject().IsOurs() {
-		equal(t, "version", last.Version, "3.7.0")
+		expect.Equal(t, "version", last.Version, "3.7.0")
 	}
 }
 
 func TestHealthService(t *testing.T) {
 	_, client, ctx := start(t)
 	health := healthpb.NewHealthClient(client.ActiveConnection())
-	equal(t, "server", must(health.Check(ctx, &healthpb.HealthCheckRequest{}))(t).Status, healthpb.HealthCheckResponse_SERVING)
+	expect.Equal(t, "server", expect.Must(health.Check(ctx, &healthpb.HealthCheckRequest{}))(t).Status, healthpb.HealthCheckResponse_SERVING)
 	_, err := health.Check(ctx, &healthpb.HealthCheckRequest{Service: "no.such.Service"})
 	wantStatus(t, err, codes.NotFound, "unknown service")
-	watch := must(health.Watch(ctx, &healthpb.HealthCheckRequest{}))(t)
-	equal(t, "watched", must(watch.Recv())(t).Status, healthpb.HealthCheckResponse_SERVING)
-	unknown := must(health.Watch(ctx, &healthpb.HealthCheckRequest{Service: "no.such.Service"}))(t)
-	equal(t, "unknown", must(unknown.Recv())(t).Status, healthpb.HealthCheckResponse_SERVICE_UNKNOWN)
+	watch := expect.Must(health.Watch(ctx, &healthpb.HealthCheckRequest{}))(t)
+	expect.Equal(t, "watched", expect.Must(watch.Recv())(t).Status, healthpb.HealthCheckResponse_SERVING)
+	unknown := expect.Must(health.Watch(ctx, &healthpb.HealthCheckRequest{Service: "no.such.Service"}))(t)
+	expect.Equal(t, "unknown", expect.Must(unknown.Recv())(t).Status, healthpb.HealthCheckResponse_SERVICE_UNKNOWN)
 }

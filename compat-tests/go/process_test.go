@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"leaseway/compat-tests/expect"
 	"leaseway/compat-tests/harness"
 )
 
@@ -22,15 +23,15 @@ import (
 func TestDataSurvivesRestarts(t *testing.T) {
 	server, client, ctx := start(t)
 	putAll(t, ctx, client, "a=1", "b=1", "a=2")
-	must(client.Delete(ctx, "b"))(t)
+	expect.Must(client.Delete(ctx, "b"))(t)
 	for _, stop := range []func(){server.Stop, server.Kill} {
 		stop()
 		server.Resume()
 		client = server.Client()
-		got := must(client.Get(ctx, "", clientv3.WithPrefix()))(t)
-		equal(t, "revision", got.Header.Revision, 5)
-		equal(t, "keys", versions(got.Kvs), "a c2 m4 v2")
-		equal(t, "history", pairs(must(client.Get(ctx, "", clientv3.WithPrefix(), clientv3.WithRev(3)))(t).Kvs), "a=1 b=1")
+		got := expect.Must(client.Get(ctx, "", clientv3.WithPrefix()))(t)
+		expect.Equal(t, "revision", got.Header.Revision, 5)
+		expect.Equal(t, "keys", versions(got.Kvs), "a c2 m4 v2")
+		expect.Equal(t, "history", pairs(expect.Must(client.Get(ctx, "", clientv3.WithPrefix(), clientv3.WithRev(3)))(t).Kvs), "a=1 b=1")
 		wantEvents(t, client.Watch(ctx, "", clientv3.WithPrefix(), clientv3.WithRev(1)),
 			"PUT a=1 @2", "PUT b=1 @3", "PUT a=2 @4", "DELETE b @5")
 	}
@@ -62,8 +63,8 @@ func TestAcknowledgedWritesSurviveKill(t *testing.T) {
 		<-done
 		server.Kill() // reaped before its port and data are used again
 		server.Resume()
-		got := must(server.Client().Get(ctx, "k", clientv3.WithPrefix()))(t)
-		equal(t, "revision does not go back", got.Header.Revision >= last, true)
+		got := expect.Must(server.Client().Get(ctx, "k", clientv3.WithPrefix()))(t)
+		expect.Equal(t, "revision does not go back", got.Header.Revision >= last, true)
 		// The write that was under way when the server died may be there or not.
 		lost := 0
 		for _, kv := range got.Kvs {
@@ -71,8 +72,8 @@ func TestAcknowledgedWritesSurviveKill(t *testing.T) {
 				lost++
 			}
 		}
-		equal(t, "lost writes", lost, 0)
-		equal(t, "keys", len(got.Kvs), 20)
+		expect.Equal(t, "lost writes", lost, 0)
+		expect.Equal(t, "keys", len(got.Kvs), 20)
 		last = got.Header.Revision
 	}
 }
@@ -80,24 +81,24 @@ func TestAcknowledgedWritesSurviveKill(t *testing.T) {
 func TestCompactionSurvivesRestart(t *testing.T) {
 	server, client, ctx := start(t)
 	putAll(t, ctx, client, "a=1", "a=2", "a=3")
-	must(client.Compact(ctx, 3))(t)
+	expect.Must(client.Compact(ctx, 3))(t)
 	server.Kill()
 	server.Resume()
 	client = server.Client()
 	_, err := client.Get(ctx, "a", clientv3.WithRev(2))
-	equal(t, "compacted", err != nil && err.Error() == compactedText, true)
-	equal(t, "kept", pairs(must(client.Get(ctx, "a", clientv3.WithRev(3)))(t).Kvs), "a=2")
+	expect.Equal(t, "compacted", err != nil && err.Error() == compactedText, true)
+	expect.Equal(t, "kept", pairs(expect.Must(client.Get(ctx, "a", clientv3.WithRev(3)))(t).Kvs), "a=2")
 	response := nextResponse(t, client.Watch(ctx, "a", clientv3.WithRev(2)))
-	equal(t, "watch", response.CompactRevision, 3)
+	expect.Equal(t, "watch", response.CompactRevision, 3)
 }
 
 func TestVersionFlag(t *testing.T) {
 	subject := harness.CurrentSubject(t)
 	process := harness.StartProcess(t, "version", nil, subject.Binary(t), "--version")
 	code, ended := process.Wait(callDeadline)
-	equal(t, "ended", ended, true)
-	equal(t, "exit code", code, 0)
-	equal(t, "first line", strings.SplitN(process.Output(), "\n", 2)[0], "etcd Version: "+harness.EtcdVersion)
+	expect.Equal(t, "ended", ended, true)
+	expect.Equal(t, "exit code", code, 0)
+	expect.Equal(t, "first line", strings.SplitN(process.Output(), "\n", 2)[0], "etcd Version: "+harness.EtcdVersion)
 }
 
 func TestBadFlagsAreRefused(t *testing.T) {
@@ -110,8 +111,8 @@ func TestBadFlagsAreRefused(t *testing.T) {
 		flags = append(flags, "--data-dir="+filepath.Join(t.TempDir(), "data"))
 		process := harness.StartProcess(t, "refused", nil, subject.Binary(t), flags...)
 		code, ended := process.Wait(callDeadline)
-		equal(t, fmt.Sprintf("%s ended", flags[0]), ended, true)
-		equal(t, fmt.Sprintf("%s exit code %d", flags[0], code), code == 1 || code == 2, true)
+		expect.Equal(t, fmt.Sprintf("%s ended", flags[0]), ended, true)
+		expect.Equal(t, fmt.Sprintf("%s exit code %d", flags[0], code), code == 1 || code == 2, true)
 	}
 }
 
@@ -121,15 +122,15 @@ func TestTerminationIsQuick(t *testing.T) {
 	watch := client.Watch(ctx, "k", clientv3.WithRev(1))
 	putAll(t, ctx, client, "k=1")
 	wantEvents(t, watch, "PUT k=1 @2")
-	lease := must(client.Grant(ctx, 100))(t).ID
-	must(client.KeepAlive(ctx, lease))(t)
+	lease := expect.Must(client.Grant(ctx, 100))(t).ID
+	expect.Must(client.KeepAlive(ctx, lease))(t)
 	limit := 5 * time.Second
 	if server.Subject() == harness.Etcd {
 		limit = 10 * time.Second // it waits 7 s for open streams
 	}
 	began := time.Now()
 	server.Stop()
-	equal(t, fmt.Sprintf("in time (%v)", time.Since(began)), time.Since(began) < limit, true)
+	expect.Equal(t, fmt.Sprintf("in time (%v)", time.Since(began)), time.Since(began) < limit, true)
 }
 
 func TestSettingsFromTheEnvironment(t *testing.T) {
@@ -146,13 +147,13 @@ func TestSettingsFromTheEnvironment(t *testing.T) {
 		"ETCD_INITIAL_CLUSTER=by-environment=http://" + peer,
 		"ETCD_MAX_TXN_OPS=3",
 	}, subject.Binary(t))
-	noError(t, process.AwaitOutput(harness.ReadyText, callDeadline))
+	expect.NoError(t, process.AwaitOutput(harness.ReadyText, callDeadline))
 	client := dial(t, address)
 	ctx := harness.Context(t, callDeadline)
-	equal(t, "name", must(client.MemberList(ctx))(t).Members[0].Name, "by-environment")
+	expect.Equal(t, "name", expect.Must(client.MemberList(ctx))(t).Members[0].Name, "by-environment")
 	_, err := client.Txn(ctx).Then(gets(4)...).Commit()
-	equal(t, "limit from the environment", err != nil, true)
-	must(client.Txn(ctx).Then(gets(3)...).Commit())(t)
+	expect.Equal(t, "limit from the environment", err != nil, true)
+	expect.Must(client.Txn(ctx).Then(gets(3)...).Commit())(t)
 }
 
 func TestFlagAndEnvironmentContradict(t *testing.T) {
@@ -160,9 +161,9 @@ func TestFlagAndEnvironmentContradict(t *testing.T) {
 	process := harness.StartProcess(t, "contradiction", []string{"ETCD_NAME=one"},
 		subject.Binary(t), "--name=two", "--data-dir="+filepath.Join(t.TempDir(), "data"))
 	code, ended := process.Wait(callDeadline)
-	equal(t, "ended", ended, true)
-	equal(t, fmt.Sprintf("exit code %d", code), code == 1 || code == 2, true)
-	equal(t, "names the variable", strings.Contains(process.Output(), "ETCD_NAME"), true)
+	expect.Equal(t, "ended", ended, true)
+	expect.Equal(t, fmt.Sprintf("exit code %d", code), code == 1 || code == 2, true)
+	expect.Equal(t, "names the variable", strings.Contains(process.Output(), "ETCD_NAME"), true)
 }
 
 func TestSeveralListeners(t *testing.T) {
@@ -178,17 +179,17 @@ func TestSeveralListeners(t *testing.T) {
 		"--listen-peer-urls", "http://"+peer,
 		"--initial-advertise-peer-urls", "http://"+peer,
 		"--initial-cluster", "subject=http://"+peer)
-	noError(t, process.AwaitOutput(harness.ReadyText, callDeadline))
+	expect.NoError(t, process.AwaitOutput(harness.ReadyText, callDeadline))
 	ctx := harness.Context(t, callDeadline)
 	for i, endpoint := range []string{first, second, "unix://" + socket} {
 		client := dial(t, endpoint)
-		equal(t, endpoint, putAll(t, ctx, client, "k=v"), int64(2+i))
+		expect.Equal(t, endpoint, putAll(t, ctx, client, "k=v"), int64(2+i))
 	}
 }
 
 func dial(t *testing.T, endpoint string) *clientv3.Client {
 	t.Helper()
-	client := must(clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, DialTimeout: 10 * time.Second, Logger: zap.NewNop()}))(t)
+	client := expect.Must(clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, DialTimeout: 10 * time.Second, Logger: zap.NewNop()}))(t)
 	t.Cleanup(func() { _ = client.Close() })
 	return client
 }
@@ -199,9 +200,9 @@ func TestHTTPOnTheClientPort(t *testing.T) {
 	putAll(t, ctx, client, "k=1")
 	get := func(url string) (int, string) {
 		t.Helper()
-		response := must(http.Get(url))(t)
+		response := expect.Must(http.Get(url))(t)
 		defer response.Body.Close()
-		return response.StatusCode, string(must(io.ReadAll(response.Body))(t))
+		return response.StatusCode, string(expect.Must(io.ReadAll(response.Body))(t))
 	}
 	for path, want := range map[string]string{
 		"/health":                   `{"health":"true","reason":""}`,
@@ -210,21 +211,21 @@ func TestHTTPOnTheClientPort(t *testing.T) {
 		"/readyz":                   "ok",
 	} {
 		code, body := get(server.URL() + path)
-		equal(t, path, fmt.Sprintf("%d %s", code, strings.TrimSpace(body)), "200 "+want)
+		expect.Equal(t, path, fmt.Sprintf("%d %s", code, strings.TrimSpace(body)), "200 "+want)
 	}
 	_, body := get(server.URL() + "/version")
 	var version map[string]string
-	noError(t, json.Unmarshal([]byte(body), &version))
-	equal(t, "version", fmt.Sprint(version), fmt.Sprint(map[string]string{"etcdserver": harness.EtcdVersion, "etcdcluster": "3.7.0", "storage": "3.7.0"}))
+	expect.NoError(t, json.Unmarshal([]byte(body), &version))
+	expect.Equal(t, "version", fmt.Sprint(version), fmt.Sprint(map[string]string{"etcdserver": harness.EtcdVersion, "etcdcluster": "3.7.0", "storage": "3.7.0"}))
 	for _, base := range []string{server.URL(), "http://" + metricsAddress} {
 		code, metrics := get(base + "/metrics")
-		equal(t, "metrics", code, 200)
+		expect.Equal(t, "metrics", code, 200)
 		for _, name := range []string{"etcd_server_has_leader 1", "etcd_mvcc_db_total_size_in_bytes", "process_resident_memory_bytes"} {
-			equal(t, base+" has "+name, strings.Contains(metrics, name), true)
+			expect.Equal(t, base+" has "+name, strings.Contains(metrics, name), true)
 		}
 	}
 	code, _ := get("http://" + metricsAddress + "/health")
-	equal(t, "health on the metrics port", code, 200)
+	expect.Equal(t, "health on the metrics port", code, 200)
 	code, _ = get(server.URL() + "/no/such/path")
-	equal(t, "unknown path", code, 404)
+	expect.Equal(t, "unknown path", code, 404)
 }

@@ -11,6 +11,8 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"leaseway/compat-tests/expect"
 )
 
 // stream collects the chunks of one RangeStream call.
@@ -37,7 +39,7 @@ func TestRangeStreamEqualsRange(t *testing.T) {
 	for i := range 25 {
 		putAll(t, ctx, client, fmt.Sprintf("k%02d=%d", i, i))
 	}
-	must(client.Delete(ctx, "k07"))(t)
+	expect.Must(client.Delete(ctx, "k07"))(t)
 	for _, request := range []*pb.RangeRequest{
 		{Key: []byte("k"), RangeEnd: []byte("l")},
 		{Key: []byte("k"), RangeEnd: []byte("l"), Limit: 12},
@@ -50,15 +52,15 @@ func TestRangeStreamEqualsRange(t *testing.T) {
 		{Key: []byte("none")},
 	} {
 		chunks, err := stream(ctx, client, request)
-		noError(t, err)
-		whole := must(pb.NewKVClient(client.ActiveConnection()).Range(ctx, request))(t)
+		expect.NoError(t, err)
+		whole := expect.Must(pb.NewKVClient(client.ActiveConnection()).Range(ctx, request))(t)
 		var got []string
 		for i, chunk := range chunks {
 			last := i == len(chunks)-1
-			equal(t, "header only on the last chunk", chunk.Header != nil, last)
+			expect.Equal(t, "header only on the last chunk", chunk.Header != nil, last)
 			if !last {
-				equal(t, "count before the last chunk", chunk.Count, 0)
-				equal(t, "more before the last chunk", chunk.More, false)
+				expect.Equal(t, "count before the last chunk", chunk.Count, 0)
+				expect.Equal(t, "more before the last chunk", chunk.More, false)
 			}
 			if text := pairs(chunk.Kvs); text != "" {
 				got = append(got, text)
@@ -72,10 +74,10 @@ func TestRangeStreamEqualsRange(t *testing.T) {
 			}
 			joined += text
 		}
-		equal(t, "keys", joined, pairs(whole.Kvs))
-		equal(t, "count", final.Count, whole.Count)
-		equal(t, "more", final.More, whole.More)
-		equal(t, "revision", final.Header.Revision, whole.Header.Revision)
+		expect.Equal(t, "keys", joined, pairs(whole.Kvs))
+		expect.Equal(t, "count", final.Count, whole.Count)
+		expect.Equal(t, "more", final.More, whole.More)
+		expect.Equal(t, "revision", final.Header.Revision, whole.Header.Revision)
 	}
 }
 
@@ -102,9 +104,9 @@ func TestClientGetStream(t *testing.T) {
 	for i := range 300 {
 		putAll(t, ctx, client, fmt.Sprintf("k%03d=%d", i, i))
 	}
-	chunks := must(client.GetStream(ctx, "k", clientv3.WithPrefix()))(t)
-	merged := must(clientv3.GetStreamToGetResponse(chunks))(t)
-	equal(t, "count", merged.Count, 300)
-	whole := must(client.Get(ctx, "k", clientv3.WithPrefix()))(t)
-	equal(t, "keys", pairs(merged.Kvs), pairs(whole.Kvs))
+	chunks := expect.Must(client.GetStream(ctx, "k", clientv3.WithPrefix()))(t)
+	merged := expect.Must(clientv3.GetStreamToGetResponse(chunks))(t)
+	expect.Equal(t, "count", merged.Count, 300)
+	whole := expect.Must(client.Get(ctx, "k", clientv3.WithPrefix()))(t)
+	expect.Equal(t, "keys", pairs(merged.Kvs), pairs(whole.Kvs))
 }

@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	recipe "go.etcd.io/etcd/client/v3/experimental/recipes"
 
+	"leaseway/compat-tests/expect"
 	"leaseway/compat-tests/harness"
 )
 
@@ -55,17 +56,17 @@ func TestReadWriteMutex(t *testing.T) {
 		})
 	}
 	group.Wait()
-	equal(t, "rounds", entered.Load(), workers*rounds)
+	expect.Equal(t, "rounds", entered.Load(), workers*rounds)
 }
 
 func TestQueues(t *testing.T) {
 	server, client, _ := start(t)
 	queue := recipe.NewQueue(client, "/queue")
 	for i := range 20 {
-		noError(t, queue.Enqueue(fmt.Sprint(i)))
+		expect.NoError(t, queue.Enqueue(fmt.Sprint(i)))
 	}
 	for i := range 20 {
-		equal(t, "first in, first out", must(queue.Dequeue())(t), fmt.Sprint(i))
+		expect.Equal(t, "first in, first out", expect.Must(queue.Dequeue())(t), fmt.Sprint(i))
 	}
 	// An empty queue makes its reader wait for the next item.
 	received := make(chan string, 1)
@@ -77,30 +78,30 @@ func TestQueues(t *testing.T) {
 		}
 		received <- item
 	}()
-	noError(t, queue.Enqueue("late"))
-	equal(t, "late item", <-received, "late")
+	expect.NoError(t, queue.Enqueue("late"))
+	expect.Equal(t, "late item", <-received, "late")
 
 	priority := recipe.NewPriorityQueue(client, "/priority")
 	for _, p := range []uint16{5, 1, 3} {
-		noError(t, priority.Enqueue(fmt.Sprint(p), p))
+		expect.NoError(t, priority.Enqueue(fmt.Sprint(p), p))
 	}
 	for _, want := range []string{"1", "3", "5"} {
-		equal(t, "by priority", must(priority.Dequeue())(t), want)
+		expect.Equal(t, "by priority", expect.Must(priority.Dequeue())(t), want)
 	}
 }
 
 func TestBarriers(t *testing.T) {
 	server, client, ctx := start(t)
 	barrier := recipe.NewBarrier(client, "/barrier")
-	noError(t, barrier.Hold())
+	expect.NoError(t, barrier.Hold())
 	if err := recipe.NewBarrier(client, "/barrier").Hold(); err == nil {
 		t.Fatal("held twice")
 	}
 	released := make(chan error, 1)
 	waiting := recipe.NewBarrier(server.Client(), "/barrier")
 	go func() { released <- waiting.Wait() }()
-	noError(t, barrier.Release())
-	noError(t, <-released)
+	expect.NoError(t, barrier.Release())
+	expect.NoError(t, <-released)
 
 	const parties = 4
 	var inside atomic.Int32
@@ -123,7 +124,7 @@ func TestBarriers(t *testing.T) {
 	}
 	group.Wait()
 	harness.Eventually(t, callDeadline, "nothing is left of the barrier", func() error {
-		if count := must(client.Get(ctx, "/double/waiters", clientv3.WithPrefix()))(t).Count; count != 0 {
+		if count := expect.Must(client.Get(ctx, "/double/waiters", clientv3.WithPrefix()))(t).Count; count != 0 {
 			return fmt.Errorf("%d waiters", count)
 		}
 		return nil
@@ -133,7 +134,7 @@ func TestBarriers(t *testing.T) {
 func TestWaitForEvents(t *testing.T) {
 	_, client, ctx := start(t)
 	putAll(t, ctx, client, "k=1")
-	must(client.Delete(ctx, "k"))(t)
-	found := must(recipe.WaitEvents(client, "k", 1, []mvccpb.Event_EventType{mvccpb.Event_PUT, mvccpb.Event_DELETE}))(t)
-	equal(t, "event", event(found), "DELETE k @3")
+	expect.Must(client.Delete(ctx, "k"))(t)
+	found := expect.Must(recipe.WaitEvents(client, "k", 1, []mvccpb.Event_EventType{mvccpb.Event_PUT, mvccpb.Event_DELETE}))(t)
+	expect.Equal(t, "event", event(found), "DELETE k @3")
 }

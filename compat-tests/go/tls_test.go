@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"leaseway/compat-tests/expect"
 	"leaseway/compat-tests/harness"
 )
 
@@ -34,15 +35,15 @@ func TestTLSClient(t *testing.T) {
 	watch := client.Watch(ctx, "a", clientv3.WithPrefix())
 	putAll(t, ctx, client, "a=1", "ab=2")
 	wantEvents(t, watch, "PUT a=1 @2", "PUT ab=2 @3")
-	lease := must(client.Grant(ctx, 60))(t)
-	must(client.KeepAliveOnce(ctx, lease.ID))(t)
-	members := must(client.MemberList(ctx))(t)
-	equal(t, "client URL", strings.Join(members.Members[0].ClientURLs, ","), server.URL())
+	lease := expect.Must(client.Grant(ctx, 60))(t)
+	expect.Must(client.KeepAliveOnce(ctx, lease.ID))(t)
+	members := expect.Must(client.MemberList(ctx))(t)
+	expect.Equal(t, "client URL", strings.Join(members.Members[0].ClientURLs, ","), server.URL())
 
 	// Large messages cross many records.
 	large := strings.Repeat("x", 1_000_000)
-	must(client.Put(ctx, "large", large))(t)
-	equal(t, "length", len(must(client.Get(ctx, "large"))(t).Kvs[0].Value), len(large))
+	expect.Must(client.Put(ctx, "large", large))(t)
+	expect.Equal(t, "length", len(expect.Must(client.Get(ctx, "large"))(t).Kvs[0].Value), len(large))
 
 	// Nobody else is taken for the server, and nobody gets in without TLS.
 	short := harness.Context(t, 3*time.Second)
@@ -54,10 +55,10 @@ func TestTLSClient(t *testing.T) {
 
 	// HTTP is served at the same place.
 	browser := http.Client{Transport: &http.Transport{TLSClientConfig: ours.Client(), ForceAttemptHTTP2: true}}
-	answer := must(browser.Get(server.URL() + "/health"))(t)
+	answer := expect.Must(browser.Get(server.URL() + "/health"))(t)
 	defer answer.Body.Close()
-	equal(t, "status", answer.StatusCode, http.StatusOK)
-	equal(t, "protocol", answer.Proto, "HTTP/2.0")
+	expect.Equal(t, "status", answer.StatusCode, http.StatusOK)
+	expect.Equal(t, "protocol", answer.Proto, "HTTP/2.0")
 }
 
 // demanding starts a server that lets in only clients of its authority.
@@ -74,7 +75,7 @@ func TestTLSClientCertificates(t *testing.T) {
 	server, ours := demanding(t)
 	theirs := harness.NewAuthority(t)
 	ctx := harness.Context(t, time.Minute)
-	must(connect(server, ours.Client(ours.Issue("ann"))).Put(ctx, "a", "1"))(t)
+	expect.Must(connect(server, ours.Client(ours.Issue("ann"))).Put(ctx, "a", "1"))(t)
 	short := harness.Context(t, 3*time.Second)
 	for _, config := range []*tls.Config{ours.Client(), ours.Client(theirs.Issue("ann"))} {
 		if _, err := connect(server, config).Get(short, "a"); err == nil {
@@ -88,14 +89,14 @@ func TestTLSClientCertificates(t *testing.T) {
 func users(t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	ctx := harness.Context(t, time.Minute)
-	must(client.UserAdd(ctx, "root", "password"))(t)
-	must(client.UserGrantRole(ctx, "root", "root"))(t)
-	must(client.UserAddWithOptions(ctx, "ann", "", &clientv3.UserAddOptions{NoPassword: true}))(t)
-	must(client.RoleAdd(ctx, "below-a"))(t)
+	expect.Must(client.UserAdd(ctx, "root", "password"))(t)
+	expect.Must(client.UserGrantRole(ctx, "root", "root"))(t)
+	expect.Must(client.UserAddWithOptions(ctx, "ann", "", &clientv3.UserAddOptions{NoPassword: true}))(t)
+	expect.Must(client.RoleAdd(ctx, "below-a"))(t)
 	kind := clientv3.PermissionType(clientv3.PermReadWrite)
-	must(client.RoleGrantPermission(ctx, "below-a", "a", "b", kind))(t)
-	must(client.UserGrantRole(ctx, "ann", "below-a"))(t)
-	must(client.AuthEnable(ctx))(t)
+	expect.Must(client.RoleGrantPermission(ctx, "below-a", "a", "b", kind))(t)
+	expect.Must(client.UserGrantRole(ctx, "ann", "below-a"))(t)
+	expect.Must(client.AuthEnable(ctx))(t)
 }
 
 func TestTLSCommonNamesAreUsers(t *testing.T) {
@@ -108,20 +109,20 @@ func TestTLSCommonNamesAreUsers(t *testing.T) {
 	root := connect(server, authority.Client(authority.Issue("root")))
 
 	// Who somebody is matters only with authentication on.
-	must(bob.Put(ctx, "z", "1"))(t)
+	expect.Must(bob.Put(ctx, "z", "1"))(t)
 	users(t, bob)
 
-	must(root.Put(ctx, "z", "2"))(t)
-	must(root.UserList(ctx))(t)
-	must(ann.Put(ctx, "a1", "1"))(t)
-	must(ann.Get(ctx, "a", clientv3.WithRange("b")))(t)
-	must(ann.UserGet(ctx, "ann"))(t)
-	lease := must(ann.Grant(ctx, 60))(t)
-	must(ann.Put(ctx, "a2", "1", clientv3.WithLease(lease.ID)))(t)
-	must(ann.TimeToLive(ctx, lease.ID, clientv3.WithAttachedKeys()))(t)
-	must(ann.Revoke(ctx, lease.ID))(t)
+	expect.Must(root.Put(ctx, "z", "2"))(t)
+	expect.Must(root.UserList(ctx))(t)
+	expect.Must(ann.Put(ctx, "a1", "1"))(t)
+	expect.Must(ann.Get(ctx, "a", clientv3.WithRange("b")))(t)
+	expect.Must(ann.UserGet(ctx, "ann"))(t)
+	lease := expect.Must(ann.Grant(ctx, 60))(t)
+	expect.Must(ann.Put(ctx, "a2", "1", clientv3.WithLease(lease.ID)))(t)
+	expect.Must(ann.TimeToLive(ctx, lease.ID, clientv3.WithAttachedKeys()))(t)
+	expect.Must(ann.Revoke(ctx, lease.ID))(t)
 	watch := ann.Watch(ctx, "a", clientv3.WithRange("b"))
-	must(ann.Put(ctx, "a1", "2"))(t)
+	expect.Must(ann.Put(ctx, "a1", "2"))(t)
 	wantEvents(t, watch, "PUT a1=2 @7")
 
 	denied := func(client *clientv3.Client, want error) {
@@ -149,19 +150,19 @@ func TestTLSCommonNamesAreUsers(t *testing.T) {
 	token := server.ClientWith(clientv3.Config{
 		TLS: authority.Client(authority.Issue("ann")), Username: "root", Password: "password",
 	})
-	must(token.Put(ctx, "z", "3"))(t)
+	expect.Must(token.Put(ctx, "z", "3"))(t)
 
 	// Over HTTP a certificate is nobody, and whoever comes with one is told.
 	browser := http.Client{Transport: &http.Transport{TLSClientConfig: authority.Client(authority.Issue("root"))}}
 	body := strings.NewReader(`{"key":"YQ=="}`)
-	answer := must(browser.Post(server.URL()+"/v3/kv/range", "application/json", body))(t)
+	answer := expect.Must(browser.Post(server.URL()+"/v3/kv/range", "application/json", body))(t)
 	defer answer.Body.Close()
-	equal(t, "status", answer.StatusCode, http.StatusBadRequest)
-	text := string(must(io.ReadAll(answer.Body))(t))
-	equal(t, "text", text, "CommonName of client sending a request against gateway will be ignored and not used as expected\n")
+	expect.Equal(t, "status", answer.StatusCode, http.StatusBadRequest)
+	text := string(expect.Must(io.ReadAll(answer.Body))(t))
+	expect.Equal(t, "text", text, "CommonName of client sending a request against gateway will be ignored and not used as expected\n")
 
 	// A user who has gone has no rights, whatever the certificate says.
-	must(root.UserDelete(ctx, "ann"))(t)
+	expect.Must(root.UserDelete(ctx, "ann"))(t)
 	denied(ann, rpctypes.ErrPermissionDenied)
 }
 
@@ -176,7 +177,7 @@ func TestTLSCommonNamesAreNotUsersUnlessAsked(t *testing.T) {
 	token := server.ClientWith(clientv3.Config{
 		TLS: authority.Client(authority.Issue("ann")), Username: "root", Password: "password",
 	})
-	must(token.Get(ctx, "a"))(t)
+	expect.Must(token.Get(ctx, "a"))(t)
 }
 
 // TestTLSCertificateReplaced: new connections see the new certificate.
@@ -186,7 +187,7 @@ func TestTLSCertificateReplaced(t *testing.T) {
 	pair := authority.Issue("server", "127.0.0.1")
 	server := harness.Start(t, "--cert-file="+pair.CertFile, "--key-file="+pair.KeyFile)
 	serial := func() string {
-		conn := must(tls.Dial("tcp", server.Endpoint, authority.Client()))(t)
+		conn := expect.Must(tls.Dial("tcp", server.Endpoint, authority.Client()))(t)
 		defer conn.Close()
 		return conn.ConnectionState().PeerCertificates[0].SerialNumber.String()
 	}
@@ -198,5 +199,5 @@ func TestTLSCertificateReplaced(t *testing.T) {
 		}
 		return nil
 	})
-	must(connect(server, authority.Client()).Put(harness.Context(t, time.Minute), "a", "1"))(t)
+	expect.Must(connect(server, authority.Client()).Put(harness.Context(t, time.Minute), "a", "1"))(t)
 }

@@ -10,6 +10,8 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"leaseway/compat-tests/expect"
 )
 
 // maxTxnOps is the default limit of operations in one transaction.
@@ -17,9 +19,9 @@ const maxTxnOps = 128
 
 func TestTxnCompares(t *testing.T) {
 	_, client, ctx := start(t)
-	lease := must(client.Grant(ctx, 3600))(t).ID
+	lease := expect.Must(client.Grant(ctx, 3600))(t).ID
 	putAll(t, ctx, client, "a=1", "a=5") // c2 m3 v2
-	must(client.Put(ctx, "b", "7", clientv3.WithLease(lease)))(t)
+	expect.Must(client.Put(ctx, "b", "7", clientv3.WithLease(lease)))(t)
 	for _, test := range []struct {
 		name    string
 		compare clientv3.Cmp
@@ -49,21 +51,21 @@ func TestTxnCompares(t *testing.T) {
 		{"empty range positive", clientv3.Compare(clientv3.Version("x").WithRange("y"), ">", 0), false},
 		{"empty range value", clientv3.Compare(clientv3.Value("x").WithRange("y"), "=", ""), false},
 	} {
-		answer := must(client.Txn(ctx).If(test.compare).Then(clientv3.OpGet("a")).Else(clientv3.OpGet("b")).Commit())(t)
-		equal(t, test.name, answer.Succeeded, test.want)
+		answer := expect.Must(client.Txn(ctx).If(test.compare).Then(clientv3.OpGet("a")).Else(clientv3.OpGet("b")).Commit())(t)
+		expect.Equal(t, test.name, answer.Succeeded, test.want)
 		key := "b"
 		if test.want {
 			key = "a"
 		}
-		equal(t, test.name+" branch", string(answer.Responses[0].GetResponseRange().Kvs[0].Key), key)
-		equal(t, test.name+" revision", answer.Header.Revision, 4)
+		expect.Equal(t, test.name+" branch", string(answer.Responses[0].GetResponseRange().Kvs[0].Key), key)
+		expect.Equal(t, test.name+" revision", answer.Header.Revision, 4)
 	}
 }
 
 func TestTxnIsOneRevision(t *testing.T) {
 	_, client, ctx := start(t)
 	putAll(t, ctx, client, "a=1", "b=1")
-	answer := must(client.Txn(ctx).
+	answer := expect.Must(client.Txn(ctx).
 		If(clientv3.Compare(clientv3.Value("a"), "=", "1"), clientv3.Compare(clientv3.Value("b"), "=", "1")).
 		Then(
 			clientv3.OpPut("c", "1", clientv3.WithPrevKV()),
@@ -74,28 +76,28 @@ func TestTxnIsOneRevision(t *testing.T) {
 			clientv3.OpGet("", clientv3.WithPrefix()),
 			clientv3.OpGet("", clientv3.WithPrefix(), clientv3.WithRev(3)),
 		).Commit())(t)
-	equal(t, "succeeded", answer.Succeeded, true)
-	equal(t, "revision", answer.Header.Revision, 4)
-	equal(t, "new key has no previous", answer.Responses[0].GetResponsePut().PrevKv == nil, true)
-	equal(t, "put revision", answer.Responses[0].GetResponsePut().Header.Revision, 4)
-	equal(t, "seen after the first put", versions(answer.Responses[1].GetResponseRange().Kvs), "a c2 m2 v1, b c3 m3 v1, c c4 m4 v1")
-	equal(t, "previous of a", string(answer.Responses[2].GetResponsePut().PrevKv.Value), "1")
-	equal(t, "previous of b", pairs(answer.Responses[3].GetResponseDeleteRange().PrevKvs), "b=1")
-	equal(t, "second delete", answer.Responses[4].GetResponseDeleteRange().Deleted, 0)
-	equal(t, "seen at the end", versions(answer.Responses[5].GetResponseRange().Kvs), "a c2 m4 v2, c c4 m4 v1")
-	equal(t, "history", pairs(answer.Responses[6].GetResponseRange().Kvs), "a=1 b=1")
-	equal(t, "stored", versions(must(client.Get(ctx, "", clientv3.WithPrefix()))(t).Kvs), "a c2 m4 v2, c c4 m4 v1")
+	expect.Equal(t, "succeeded", answer.Succeeded, true)
+	expect.Equal(t, "revision", answer.Header.Revision, 4)
+	expect.Equal(t, "new key has no previous", answer.Responses[0].GetResponsePut().PrevKv == nil, true)
+	expect.Equal(t, "put revision", answer.Responses[0].GetResponsePut().Header.Revision, 4)
+	expect.Equal(t, "seen after the first put", versions(answer.Responses[1].GetResponseRange().Kvs), "a c2 m2 v1, b c3 m3 v1, c c4 m4 v1")
+	expect.Equal(t, "previous of a", string(answer.Responses[2].GetResponsePut().PrevKv.Value), "1")
+	expect.Equal(t, "previous of b", pairs(answer.Responses[3].GetResponseDeleteRange().PrevKvs), "b=1")
+	expect.Equal(t, "second delete", answer.Responses[4].GetResponseDeleteRange().Deleted, 0)
+	expect.Equal(t, "seen at the end", versions(answer.Responses[5].GetResponseRange().Kvs), "a c2 m4 v2, c c4 m4 v1")
+	expect.Equal(t, "history", pairs(answer.Responses[6].GetResponseRange().Kvs), "a=1 b=1")
+	expect.Equal(t, "stored", versions(expect.Must(client.Get(ctx, "", clientv3.WithPrefix()))(t).Kvs), "a c2 m4 v2, c c4 m4 v1")
 }
 
 func TestTxnWithoutEffectKeepsTheRevision(t *testing.T) {
 	_, client, ctx := start(t)
 	putAll(t, ctx, client, "a=1")
-	empty := must(client.Txn(ctx).Commit())(t)
-	equal(t, "empty succeeds", empty.Succeeded, true)
-	equal(t, "responses", len(empty.Responses), 0)
+	empty := expect.Must(client.Txn(ctx).Commit())(t)
+	expect.Equal(t, "empty succeeds", empty.Succeeded, true)
+	expect.Equal(t, "responses", len(empty.Responses), 0)
 	for name, op := range map[string]clientv3.Op{"read": clientv3.OpGet("a"), "delete of nothing": clientv3.OpDelete("zz")} {
-		answer := must(client.Txn(ctx).Then(op).Commit())(t)
-		equal(t, name, answer.Header.Revision, 2)
+		answer := expect.Must(client.Txn(ctx).Then(op).Commit())(t)
+		expect.Equal(t, name, answer.Header.Revision, 2)
 	}
 }
 
@@ -104,18 +106,18 @@ func TestTxnNested(t *testing.T) {
 	putAll(t, ctx, client, "a=1")
 	isOne := clientv3.Compare(clientv3.Value("a"), "=", "1")
 	isTwo := clientv3.Compare(clientv3.Value("a"), "=", "2")
-	answer := must(client.Txn(ctx).If(isTwo).Else(
+	answer := expect.Must(client.Txn(ctx).If(isTwo).Else(
 		clientv3.OpTxn([]clientv3.Cmp{isOne},
 			[]clientv3.Op{clientv3.OpPut("b", "then"), clientv3.OpTxn(nil, []clientv3.Op{clientv3.OpPut("c", "deep")}, nil)},
 			[]clientv3.Op{clientv3.OpPut("b", "else")}),
 		clientv3.OpGet("", clientv3.WithPrefix()),
 	).Commit())(t)
-	equal(t, "outer", answer.Succeeded, false)
+	expect.Equal(t, "outer", answer.Succeeded, false)
 	inner := answer.Responses[0].GetResponseTxn()
-	equal(t, "inner", inner.Succeeded, true)
-	equal(t, "innermost", inner.Responses[1].GetResponseTxn().Succeeded, true)
-	equal(t, "sees the inner writes", pairs(answer.Responses[1].GetResponseRange().Kvs), "a=1 b=then c=deep")
-	equal(t, "one revision", versions(must(client.Get(ctx, "b", clientv3.WithFromKey()))(t).Kvs), "b c3 m3 v1, c c3 m3 v1")
+	expect.Equal(t, "inner", inner.Succeeded, true)
+	expect.Equal(t, "innermost", inner.Responses[1].GetResponseTxn().Succeeded, true)
+	expect.Equal(t, "sees the inner writes", pairs(answer.Responses[1].GetResponseRange().Kvs), "a=1 b=then c=deep")
+	expect.Equal(t, "one revision", versions(expect.Must(client.Get(ctx, "b", clientv3.WithFromKey()))(t).Kvs), "b c3 m3 v1, c c3 m3 v1")
 }
 
 func TestTxnRefusals(t *testing.T) {
@@ -147,14 +149,14 @@ func TestTxnRefusals(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := test.txn.Commit()
 			wantStatus(t, err, test.code, test.text)
-			equal(t, "nothing was applied", must(client.Get(ctx, "", clientv3.WithPrefix()))(t).Header.Revision, 2)
+			expect.Equal(t, "nothing was applied", expect.Must(client.Get(ctx, "", clientv3.WithPrefix()))(t).Header.Revision, 2)
 		})
 	}
 	// A lease that does not exist matters only where it would be used.
-	must(client.Txn(ctx).If(isMissing).Then(clientv3.OpPut("b", "x", clientv3.WithLease(404))).Commit())(t)
+	expect.Must(client.Txn(ctx).If(isMissing).Then(clientv3.OpPut("b", "x", clientv3.WithLease(404))).Commit())(t)
 	// The two branches may write the same key, and a key may be deleted twice.
-	must(client.Txn(ctx).Then(put("a")).Else(put("a")).Commit())(t)
-	must(client.Txn(ctx).Then(clientv3.OpDelete("a"), clientv3.OpDelete("a")).Commit())(t)
+	expect.Must(client.Txn(ctx).Then(put("a")).Else(put("a")).Commit())(t)
+	expect.Must(client.Txn(ctx).Then(clientv3.OpDelete("a"), clientv3.OpDelete("a")).Commit())(t)
 }
 
 func TestTxnOperationLimit(t *testing.T) {
@@ -172,8 +174,8 @@ func TestTxnOperationLimit(t *testing.T) {
 		}
 		return cmps
 	}
-	full := must(client.Txn(ctx).If(compares(maxTxnOps)...).Then(puts(maxTxnOps)...).Else(puts(maxTxnOps)...).Commit())(t)
-	equal(t, "responses", len(full.Responses), maxTxnOps)
+	full := expect.Must(client.Txn(ctx).If(compares(maxTxnOps)...).Then(puts(maxTxnOps)...).Else(puts(maxTxnOps)...).Commit())(t)
+	expect.Equal(t, "responses", len(full.Responses), maxTxnOps)
 	for name, txn := range map[string]clientv3.Txn{
 		"compares": client.Txn(ctx).If(compares(maxTxnOps + 1)...),
 		"then":     client.Txn(ctx).Then(puts(maxTxnOps + 1)...),
@@ -188,7 +190,7 @@ func TestTxnOperationLimit(t *testing.T) {
 	// A nested transaction has what its parent left.
 	_, err := client.Txn(ctx).Then(append(puts(100)[:100:100], clientv3.OpTxn(nil, gets(28), nil))...).Commit()
 	wantStatus(t, err, codes.InvalidArgument, tooMany)
-	must(client.Txn(ctx).Then(append(puts(100)[:100:100], clientv3.OpTxn(nil, gets(27), nil))...).Commit())(t)
+	expect.Must(client.Txn(ctx).Then(append(puts(100)[:100:100], clientv3.OpTxn(nil, gets(27), nil))...).Commit())(t)
 }
 
 func gets(count int) (ops []clientv3.Op) {
@@ -200,7 +202,7 @@ func gets(count int) (ops []clientv3.Op) {
 
 func TestTxnOperationLimitFlag(t *testing.T) {
 	_, client, ctx := start(t, "--max-txn-ops=200")
-	must(client.Txn(ctx).Then(gets(200)...).Commit())(t)
+	expect.Must(client.Txn(ctx).Then(gets(200)...).Commit())(t)
 	_, err := client.Txn(ctx).Then(gets(201)...).Commit()
 	wantStatus(t, err, codes.InvalidArgument, "etcdserver: too many operations in txn request")
 }
@@ -255,8 +257,8 @@ func TestCompareAndSwapCounter(t *testing.T) {
 		})
 	}
 	group.Wait()
-	got := must(client.Get(ctx, "counter"))(t)
-	equal(t, "counter", string(got.Kvs[0].Value), strconv.Itoa(workers*increments))
-	equal(t, "versions", got.Kvs[0].Version, int64(workers*increments+1))
-	equal(t, "winners", len(wonRevisions), workers*increments)
+	got := expect.Must(client.Get(ctx, "counter"))(t)
+	expect.Equal(t, "counter", string(got.Kvs[0].Value), strconv.Itoa(workers*increments))
+	expect.Equal(t, "versions", got.Kvs[0].Version, int64(workers*increments+1))
+	expect.Equal(t, "winners", len(wonRevisions), workers*increments)
 }

@@ -10,6 +10,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"leaseway/compat-tests/expect"
 	"leaseway/compat-tests/harness"
 )
 
@@ -71,7 +72,7 @@ func TestWatchersStartedUnderLoad(t *testing.T) {
 		// Some begin in history, some where the store is now.
 		first := int64(2)
 		if i%3 != 0 {
-			now := must(client.Get(ctx, "k/", clientv3.WithPrefix(), clientv3.WithLimit(1)))(t)
+			now := expect.Must(client.Get(ctx, "k/", clientv3.WithPrefix(), clientv3.WithLimit(1)))(t)
 			first = now.Header.Revision + 1
 		}
 		watch := client.Watch(ctx, "k/", clientv3.WithPrefix(), clientv3.WithRev(first))
@@ -95,7 +96,7 @@ func TestWatchFromNowMissesNothing(t *testing.T) {
 		// after which revision it begins.
 		watch := client.Watch(ctx, "k/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
 		created := nextResponse(t, watch)
-		equal(t, "created", created.Created, true)
+		expect.Equal(t, "created", created.Created, true)
 		first := created.Header.Revision + 1
 		group.Go(func() {
 			if err := follow(ctx, watch, first, 1+writers*each); err != nil {
@@ -113,7 +114,7 @@ func TestManyWatchersOnOneStream(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range watchers {
 		watch := client.Watch(ctx, fmt.Sprintf("k%04d", i), clientv3.WithCreatedNotify())
-		equal(t, "created", nextResponse(t, watch).Created, true)
+		expect.Equal(t, "created", nextResponse(t, watch).Created, true)
 		group.Go(func() {
 			select {
 			case response := <-watch:
@@ -141,12 +142,12 @@ func TestSlowReaderLosesNothing(t *testing.T) {
 	value := string(make([]byte, 16<<10))
 	const writes = 600 // about 10 MB, far more than the transport's windows
 	for i := range writes {
-		must(client.Put(ctx, fmt.Sprintf("k%03d", i), value))(t)
+		expect.Must(client.Put(ctx, fmt.Sprintf("k%03d", i), value))(t)
 	}
 	for next := int64(2); next < 2+writes; {
-		response := must(slow.stream.Recv())(t)
+		response := expect.Must(slow.stream.Recv())(t)
 		for _, e := range response.Events {
-			equal(t, "revision", e.Kv.ModRevision, next)
+			expect.Equal(t, "revision", e.Kv.ModRevision, next)
 			next++
 		}
 	}
@@ -159,7 +160,7 @@ func TestWatchResumesAfterRestart(t *testing.T) {
 			putAll(t, ctx, client, "k=1")
 			watch := client.Watch(ctx, "k", clientv3.WithPrefix(), clientv3.WithRev(2))
 			idle := client.Watch(ctx, "idle", clientv3.WithCreatedNotify())
-			equal(t, "created", nextResponse(t, idle).Created, true)
+			expect.Equal(t, "created", nextResponse(t, idle).Created, true)
 			wantEvents(t, watch, "PUT k=1 @2")
 			if how == "SIGTERM" {
 				server.Stop()
@@ -170,7 +171,7 @@ func TestWatchResumesAfterRestart(t *testing.T) {
 			// A second client writes before the first has had to reconnect.
 			other := server.Client()
 			putAll(t, ctx, other, "k=2", "idle=now")
-			must(other.Delete(ctx, "k"))(t)
+			expect.Must(other.Delete(ctx, "k"))(t)
 			wantEvents(t, watch, "PUT k=2 @3", "DELETE k @5")
 			wantEvents(t, idle, "PUT idle=now @4")
 		})
@@ -193,7 +194,7 @@ func TestWatchUnderLoadAcrossRestarts(t *testing.T) {
 	}
 	select {
 	case err := <-result:
-		noError(t, err)
+		expect.NoError(t, err)
 	case <-time.After(time.Minute):
 		t.Fatal("the watcher did not see every revision")
 	}
@@ -229,18 +230,18 @@ func TestWatchOvertakenByCompaction(t *testing.T) {
 	value := string(make([]byte, 32<<10))
 	const writes = 600
 	for i := range writes {
-		must(client.Put(ctx, fmt.Sprintf("k%d", i%10), value))(t)
+		expect.Must(client.Put(ctx, fmt.Sprintf("k%d", i%10), value))(t)
 	}
-	must(client.Compact(ctx, 1+writes, clientv3.WithCompactPhysical()))(t)
+	expect.Must(client.Compact(ctx, 1+writes, clientv3.WithCompactPhysical()))(t)
 	// Either every event, or a cancel that names the compacted revision; never a gap.
 	for next := int64(2); next < 2+writes; {
-		response := must(slow.stream.Recv())(t)
+		response := expect.Must(slow.stream.Recv())(t)
 		if response.Canceled {
-			equal(t, "compact revision", response.CompactRevision, 1+writes)
+			expect.Equal(t, "compact revision", response.CompactRevision, 1+writes)
 			return
 		}
 		for _, e := range response.Events {
-			equal(t, "revision", e.Kv.ModRevision, next)
+			expect.Equal(t, "revision", e.Kv.ModRevision, next)
 			next++
 		}
 	}

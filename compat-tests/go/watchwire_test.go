@@ -10,6 +10,8 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"leaseway/compat-tests/expect"
 )
 
 // What the Go client hides: ids, refusals and the order of messages on a stream.
@@ -56,25 +58,25 @@ type wireWatch struct {
 }
 
 func openWatch(t *testing.T, ctx context.Context, client *clientv3.Client) wireWatch {
-	return wireWatch{t, must(pb.NewWatchClient(client.ActiveConnection()).Watch(ctx, unboundedAnswers))(t)}
+	return wireWatch{t, expect.Must(pb.NewWatchClient(client.ActiveConnection()).Watch(ctx, unboundedAnswers))(t)}
 }
 
 func (w wireWatch) send(request *pb.WatchRequest) {
 	w.t.Helper()
-	noError(w.t, w.stream.Send(request))
+	expect.NoError(w.t, w.stream.Send(request))
 }
 
 func (w wireWatch) want(message_ string) *pb.WatchResponse {
 	w.t.Helper()
-	response := must(w.stream.Recv())(w.t)
-	equal(w.t, "message", message(response), message_)
+	response := expect.Must(w.stream.Recv())(w.t)
+	expect.Equal(w.t, "message", message(response), message_)
 	return response
 }
 
 func TestWatchIdsAndRefusals(t *testing.T) {
 	_, client, ctx := start(t)
 	putAll(t, ctx, client, "k=1", "k=2", "k=3", "k=4", "k=5") // 2..6
-	must(client.Compact(ctx, 4))(t)
+	expect.Must(client.Compact(ctx, 4))(t)
 	w := openWatch(t, ctx, client)
 
 	w.send(createRequest(&pb.WatchCreateRequest{Key: []byte("a")}))
@@ -100,7 +102,7 @@ func TestWatchIdsAndRefusals(t *testing.T) {
 	w.send(createRequest(&pb.WatchCreateRequest{Key: []byte("k"), StartRevision: 3, WatchId: 50}))
 	w.want("id=50 created")
 	compacted := w.want("id=50 canceled compacted=4")
-	equal(t, "revision in the header", compacted.Header.Revision, 0)
+	expect.Equal(t, "revision in the header", compacted.Header.Revision, 0)
 
 	// The id of a watcher that compaction ended stays taken until the client
 	// cancels it as well, which is answered once more; then it is free.
@@ -124,10 +126,10 @@ func TestWatchProgressOnTheWire(t *testing.T) {
 	putAll(t, ctx, client, "k1=v") // 4
 	w.want("id=1 PUT k1=v @4")
 	w.send(progressRequest())
-	equal(t, "progress", w.want("id=-1").Header.Revision, 4)
+	expect.Equal(t, "progress", w.want("id=-1").Header.Revision, 4)
 	putAll(t, ctx, client, "x=3") // 5
 	w.send(progressRequest())
-	equal(t, "progress", w.want("id=-1").Header.Revision, 5)
+	expect.Equal(t, "progress", w.want("id=-1").Header.Revision, 5)
 
 	// A watcher that waits for a later revision silences progress on its stream.
 	w.send(createRequest(&pb.WatchCreateRequest{Key: []byte("f"), StartRevision: 7}))
@@ -136,5 +138,5 @@ func TestWatchProgressOnTheWire(t *testing.T) {
 	putAll(t, ctx, client, "f=6", "f=7") // 6, 7
 	w.want("id=3 PUT f=7 @7")
 	w.send(progressRequest())
-	equal(t, "progress", w.want("id=-1").Header.Revision, 7)
+	expect.Equal(t, "progress", w.want("id=-1").Header.Revision, 7)
 }

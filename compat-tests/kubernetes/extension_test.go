@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"leaseway/compat-tests/expect"
 	"leaseway/compat-tests/harness"
 )
 
@@ -48,15 +49,15 @@ func stepCustomResources(t *testing.T, a *apiServer) {
 	a.expect(422, "POST", widgets, widget("huge", 11))
 	created["spec"] = object{"size": 4}
 	updated := a.update(widgets+"/one", created)
-	equal(t, "generation", field[float64](updated, "metadata", "generation"), 2)
+	expect.Equal(t, "generation", field[float64](updated, "metadata", "generation"), 2)
 	updated["status"] = object{"phase": "Ready"}
 	a.update(widgets+"/one/status", updated)
-	equal(t, "status", field[string](a.get(widgets+"/one"), "status", "phase"), "Ready")
+	expect.Equal(t, "status", field[string](a.get(widgets+"/one"), "status", "phase"), "Ready")
 	for i := range 50 {
 		a.create(widgets, widget(numbered("w", i), i%10))
 	}
-	equal(t, "page", len(a.get(widgets+"?limit=20").items()), 20)
-	equal(t, "all", len(a.get(widgets).items()), 51)
+	expect.Equal(t, "page", len(a.get(widgets+"?limit=20").items()), 20)
+	expect.Equal(t, "all", len(a.get(widgets).items()), 51)
 	a.remove(widgets + "/w-000")
 	w.want("ADDED one")
 	w.want("MODIFIED one")
@@ -80,12 +81,12 @@ func stepServerSideApply(t *testing.T, a *apiServer) {
 	}
 	created := apply(201, "one", "a", "1", false)
 	same := apply(200, "one", "a", "1", false)
-	equal(t, "no change, no revision", same.resourceVersion(), created.resourceVersion())
+	expect.Equal(t, "no change, no revision", same.resourceVersion(), created.resourceVersion())
 	apply(200, "two", "b", "2", false)
 	apply(409, "two", "a", "other", false)
 	taken := apply(200, "two", "a", "other", true)
-	equal(t, "taken over", field[string](taken, "data", "a"), "other")
-	equal(t, "managers", len(field[[]any](taken, "metadata", "managedFields")) >= 1, true)
+	expect.Equal(t, "taken over", field[string](taken, "data", "a"), "other")
+	expect.Equal(t, "managers", len(field[[]any](taken, "metadata", "managedFields")) >= 1, true)
 }
 
 const manifest = `
@@ -125,11 +126,11 @@ func stepDeleteCollection(t *testing.T, a *apiServer) {
 		for kind == "" || kind == "BOOKMARK" {
 			kind, _ = w.next()
 		}
-		equal(t, "kind", kind, "DELETED")
+		expect.Equal(t, "kind", kind, "DELETED")
 	}
-	equal(t, "odd", len(a.get(configMaps+"?labelSelector=half%3Dodd").items()), 0)
-	equal(t, "even", len(a.get(configMaps+"?labelSelector=half%3Deven").items()), pagedObjects/2)
+	expect.Equal(t, "odd", len(a.get(configMaps+"?labelSelector=half%3Dodd").items()), 0)
+	expect.Equal(t, "even", len(a.get(configMaps+"?labelSelector=half%3Deven").items()), pagedObjects/2)
 	a.remove(widgets)
-	equal(t, "widgets", len(a.get(widgets).items()), 0)
+	expect.Equal(t, "widgets", len(a.get(widgets).items()), 0)
 	a.create(widgets, widget("kept", 1))
 }

@@ -46,13 +46,6 @@ func (o object) items() []object {
 	return items
 }
 
-func equal[T comparable](t *testing.T, what string, got, want T) {
-	t.Helper()
-	if got != want {
-		t.Fatalf("%s: got %v, want %v", what, got, want)
-	}
-}
-
 func metadata(name string, more ...object) object {
 	m := object{"name": name}
 	for _, o := range more {

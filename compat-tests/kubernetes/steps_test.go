@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"leaseway/compat-tests/expect"
 	"leaseway/compat-tests/harness"
 )
 
@@ -18,7 +19,7 @@ func stepReady(t *testing.T, a *apiServer) {
 	for _, path := range []string{"/readyz", "/livez", "/readyz/etcd", "/livez/etcd", "/healthz"} {
 		code, body, err := a.try("GET", path, "", nil)
 		a.noError(err)
-		equal(t, path, fmt.Sprintf("%d %s", code, body), "200 ok")
+		expect.Equal(t, path, fmt.Sprintf("%d %s", code, body), "200 ok")
 	}
 	harness.Eventually(t, requestDeadline, "the built-in namespaces", func() error {
 		var names []string
@@ -32,7 +33,7 @@ func stepReady(t *testing.T, a *apiServer) {
 		}
 		return nil
 	})
-	equal(t, "bootstrap roles", len(a.get("/apis/rbac.authorization.k8s.io/v1/clusterroles").items()) > 20, true)
+	expect.Equal(t, "bootstrap roles", len(a.get("/apis/rbac.authorization.k8s.io/v1/clusterroles").items()) > 20, true)
 	// The API server writes its own address under a lease of the store.
 	harness.Eventually(t, requestDeadline, "the kubernetes service has an endpoint", func() error {
 		slices := a.get("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices").items()
@@ -46,12 +47,12 @@ func stepReady(t *testing.T, a *apiServer) {
 func stepNamespaces(t *testing.T, a *apiServer) {
 	for _, name := range []string{"shop", "gone"} {
 		created := a.create("/api/v1/namespaces", namespace(name))
-		equal(t, "phase", field[string](created, "status", "phase"), "Active")
+		expect.Equal(t, "phase", field[string](created, "status", "phase"), "Active")
 	}
 	a.expect(409, "POST", "/api/v1/namespaces", namespace("shop"))
 	a.expect(404, "POST", "/api/v1/namespaces/none/configmaps", configMap("x", nil))
 	deleted := a.remove("/api/v1/namespaces/gone")
-	equal(t, "phase", field[string](deleted, "status", "phase"), "Terminating")
+	expect.Equal(t, "phase", field[string](deleted, "status", "phase"), "Terminating")
 	a.expect(403, "POST", "/api/v1/namespaces/gone/configmaps", configMap("x", nil))
 	// What the namespace controller would do at the end.
 	deleted["spec"] = object{"finalizers": []string{}}
@@ -61,24 +62,24 @@ func stepNamespaces(t *testing.T, a *apiServer) {
 
 func stepConfigMaps(t *testing.T, a *apiServer) {
 	created := a.create(configMaps, configMap("first", object{"k": "1"}))
-	equal(t, "has a revision", created.revision(t) > 0, true)
-	equal(t, "has a uid", field[string](created, "metadata", "uid") != "", true)
+	expect.Equal(t, "has a revision", created.revision(t) > 0, true)
+	expect.Equal(t, "has a uid", field[string](created, "metadata", "uid") != "", true)
 	a.expect(409, "POST", configMaps, configMap("first", nil))
 	path := configMaps + "/first"
 	read := a.get(path)
-	equal(t, "value", field[string](read, "data", "k"), "1")
-	equal(t, "revision", read.resourceVersion(), created.resourceVersion())
+	expect.Equal(t, "value", field[string](read, "data", "k"), "1")
+	expect.Equal(t, "revision", read.resourceVersion(), created.resourceVersion())
 
 	read["data"] = object{"k": "2"}
 	updated := a.update(path, read)
-	equal(t, "later revision", updated.revision(t) > created.revision(t), true)
+	expect.Equal(t, "later revision", updated.revision(t) > created.revision(t), true)
 	// The same change again is none, and makes no revision.
-	equal(t, "unchanged", a.update(path, updated).resourceVersion(), updated.resourceVersion())
+	expect.Equal(t, "unchanged", a.update(path, updated).resourceVersion(), updated.resourceVersion())
 	// A writer with an outdated copy is told so.
 	created["data"] = object{"k": "stale"}
 	conflict := a.expect(409, "PUT", path, created)
-	equal(t, "reason", field[string](conflict, "reason"), "Conflict")
-	equal(t, "value", field[string](a.get(path), "data", "k"), "2")
+	expect.Equal(t, "reason", field[string](conflict, "reason"), "Conflict")
+	expect.Equal(t, "value", field[string](a.get(path), "data", "k"), "2")
 
 	for contentType, patch := range map[string]any{
 		"application/merge-patch+json":           object{"data": object{"merge": "x"}},
@@ -86,10 +87,10 @@ func stepConfigMaps(t *testing.T, a *apiServer) {
 		"application/json-patch+json":            []object{{"op": "add", "path": "/data/json", "value": "x"}},
 	} {
 		code, answer := a.request("PATCH", path, contentType, patch)
-		equal(t, contentType, code, 200)
-		equal(t, contentType, answer.revision(t) > updated.revision(t), true)
+		expect.Equal(t, contentType, code, 200)
+		expect.Equal(t, contentType, answer.revision(t) > updated.revision(t), true)
 	}
-	equal(t, "patched", len(field[map[string]any](a.get(path), "data")), 4)
+	expect.Equal(t, "patched", len(field[map[string]any](a.get(path), "data")), 4)
 
 	wrongUID := object{"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": object{"uid": "other"}}
 	a.expect(409, "DELETE", path, wrongUID)
@@ -98,7 +99,7 @@ func stepConfigMaps(t *testing.T, a *apiServer) {
 	a.expect(404, "DELETE", path, nil)
 	// A large object, near the limit of a request.
 	a.create(configMaps, configMap("large", object{"k": strings.Repeat("x", 900_000)}))
-	equal(t, "large", len(field[string](a.get(configMaps+"/large"), "data", "k")), 900_000)
+	expect.Equal(t, "large", len(field[string](a.get(configMaps+"/large"), "data", "k")), 900_000)
 	a.remove(configMaps + "/large")
 	a.create(configMaps, configMap("kept", object{"k": "survives restarts"}))
 }
@@ -131,7 +132,7 @@ func stepConcurrentUpdates(t *testing.T, a *apiServer) {
 		})
 	}
 	group.Wait()
-	equal(t, "counter", field[string](a.get(path), "data", "n"), strconv.Itoa(workers*each))
+	expect.Equal(t, "counter", field[string](a.get(path), "data", "n"), strconv.Itoa(workers*each))
 }
 
 const pagedObjects = 500
@@ -152,7 +153,7 @@ func stepPages(t *testing.T, a *apiServer) {
 	}
 	group.Wait()
 	total := len(a.get(configMaps).items())
-	equal(t, "at least", total >= pagedObjects, true)
+	expect.Equal(t, "at least", total >= pagedObjects, true)
 
 	var names []string
 	var listRevision string
@@ -169,22 +170,22 @@ func stepPages(t *testing.T, a *apiServer) {
 		if page == 0 {
 			listRevision = list.resourceVersion()
 			remaining := field[float64](list, "metadata", "remainingItemCount")
-			equal(t, "remaining", int(remaining), total-70)
+			expect.Equal(t, "remaining", int(remaining), total-70)
 			// Written between the pages: it must not show up in them.
 			a.create(configMaps, configMap("page-000-intruder", nil))
 		}
-		equal(t, "one revision for all pages", list.resourceVersion(), listRevision)
+		expect.Equal(t, "one revision for all pages", list.resourceVersion(), listRevision)
 		continueToken = field[string](list, "metadata", "continue")
 	}
-	equal(t, "listed", len(names), total)
-	equal(t, "in order", slices.IsSorted(names), true)
-	equal(t, "no intruder", slices.Contains(names, "page-000-intruder"), false)
+	expect.Equal(t, "listed", len(names), total)
+	expect.Equal(t, "in order", slices.IsSorted(names), true)
+	expect.Equal(t, "no intruder", slices.Contains(names, "page-000-intruder"), false)
 	a.remove(configMaps + "/page-000-intruder")
 
-	equal(t, "by label", len(a.get(configMaps+"?labelSelector=half%3Dodd").items()), pagedObjects/2)
+	expect.Equal(t, "by label", len(a.get(configMaps+"?labelSelector=half%3Dodd").items()), pagedObjects/2)
 	exact := a.get(configMaps + "?resourceVersionMatch=Exact&resourceVersion=" + listRevision)
-	equal(t, "at that revision", len(exact.items()), total)
-	equal(t, "from the cache", len(a.get(configMaps+"?resourceVersion=0").items()) >= pagedObjects, true)
+	expect.Equal(t, "at that revision", len(exact.items()), total)
+	expect.Equal(t, "from the cache", len(a.get(configMaps+"?resourceVersion=0").items()) >= pagedObjects, true)
 }
 
 func stepWatches(t *testing.T, a *apiServer) {
@@ -197,16 +198,16 @@ func stepWatches(t *testing.T, a *apiServer) {
 	updated := a.update(configMaps+"/watched", created)
 	a.remove(configMaps + "/watched")
 	for _, w := range []*watcher{first, one} {
-		equal(t, "created", w.want("ADDED watched").resourceVersion(), field[string](created, "metadata", "resourceVersion"))
+		expect.Equal(t, "created", w.want("ADDED watched").resourceVersion(), field[string](created, "metadata", "resourceVersion"))
 		if w == first {
-			equal(t, "other", w.want("ADDED unwatched").resourceVersion(), other.resourceVersion())
+			expect.Equal(t, "other", w.want("ADDED unwatched").resourceVersion(), other.resourceVersion())
 		}
 		modified := w.want("MODIFIED watched")
-		equal(t, "value", field[string](modified, "data", "k"), "2")
+		expect.Equal(t, "value", field[string](modified, "data", "k"), "2")
 		// A deletion shows the last state, under the revision of the deletion.
 		deleted := w.want("DELETED watched")
-		equal(t, "last value", field[string](deleted, "data", "k"), "2")
-		equal(t, "later", deleted.revision(t) > updated.revision(t), true)
+		expect.Equal(t, "last value", field[string](deleted, "data", "k"), "2")
+		expect.Equal(t, "later", deleted.revision(t) > updated.revision(t), true)
 	}
 	// A watch that starts in the past repeats what happened since.
 	again := a.watch(configMaps + "?watch=1&resourceVersion=" + from)
@@ -237,9 +238,9 @@ func stepWatches(t *testing.T, a *apiServer) {
 		if kind == "BOOKMARK" {
 			continue
 		}
-		equal(t, "kind", kind, "ADDED")
-		equal(t, "once", seen[o.name()], false)
-		equal(t, "in order", o.revision(t) > last, true)
+		expect.Equal(t, "kind", kind, "ADDED")
+		expect.Equal(t, "once", seen[o.name()], false)
+		expect.Equal(t, "in order", o.revision(t) > last, true)
 		seen[o.name()], last = true, o.revision(t)
 	}
 }
@@ -256,19 +257,19 @@ func stepWatchList(t *testing.T, a *apiServer) {
 			added++
 			continue
 		}
-		equal(t, "kind", kind, "BOOKMARK")
-		equal(t, "initial events end", field[string](o, "metadata", "annotations", "k8s.io/initial-events-end"), "true")
+		expect.Equal(t, "kind", kind, "BOOKMARK")
+		expect.Equal(t, "initial events end", field[string](o, "metadata", "annotations", "k8s.io/initial-events-end"), "true")
 		break
 	}
-	equal(t, "initial events", added, total)
+	expect.Equal(t, "initial events", added, total)
 	// A consistent read must show what was written just before, though the
 	// resource's own prefix has been quiet: repeated, as it is a matter of timing.
 	for i := range 20 {
 		a.create("/api/v1/namespaces/shop/secrets", object{"apiVersion": "v1", "kind": "Secret", "metadata": metadata(numbered("s", i))})
 		began := time.Now()
-		equal(t, "consistent", len(a.get("/api/v1/namespaces/shop/secrets").items()), i+1)
+		expect.Equal(t, "consistent", len(a.get("/api/v1/namespaces/shop/secrets").items()), i+1)
 		a.get("/api/v1/namespaces/shop/services")
-		equal(t, "answered without delay", time.Since(began) < 2500*time.Millisecond, true)
+		expect.Equal(t, "answered without delay", time.Since(began) < 2500*time.Millisecond, true)
 	}
 }
 
@@ -283,7 +284,7 @@ func stepLeases(t *testing.T, a *apiServer) {
 	for range 20 { // renewals
 		lease["spec"] = spec("a", 0)
 		lease = a.update(leases+"/leader", lease)
-		equal(t, "seen", w.want("MODIFIED leader").resourceVersion(), lease.resourceVersion())
+		expect.Equal(t, "seen", w.want("MODIFIED leader").resourceVersion(), lease.resourceVersion())
 	}
 	// Two candidates with the same copy: one takes over, the other is refused.
 	rival := object{}
@@ -294,7 +295,7 @@ func stepLeases(t *testing.T, a *apiServer) {
 	a.update(leases+"/leader", lease)
 	rival["spec"] = spec("c", 1)
 	a.expect(409, "PUT", leases+"/leader", rival)
-	equal(t, "holder", field[string](a.get(leases+"/leader"), "spec", "holderIdentity"), "b")
+	expect.Equal(t, "holder", field[string](a.get(leases+"/leader"), "spec", "holderIdentity"), "b")
 }
 
 const kubernetesEvents = "/api/v1/namespaces/default/events"
@@ -305,7 +306,7 @@ func stepWriteEvents(t *testing.T, a *apiServer) {
 	for i := range writtenEvents {
 		a.create(kubernetesEvents, event(numbered("compat", i)))
 	}
-	equal(t, "events", countNamed(a.get(kubernetesEvents), "compat"), writtenEvents)
+	expect.Equal(t, "events", countNamed(a.get(kubernetesEvents), "compat"), writtenEvents)
 }
 
 // event is an Event that the API server keeps for eventTTL.
@@ -349,6 +350,6 @@ func stepEventsExpired(t *testing.T, a *apiServer) {
 		}
 		return nil
 	})
-	equal(t, "not early", time.Since(born) >= eventTTL, true)
+	expect.Equal(t, "not early", time.Since(born) >= eventTTL, true)
 	w.want("DELETED last")
 }

@@ -11,6 +11,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"leaseway/compat-tests/expect"
 	"leaseway/compat-tests/harness"
 )
 
@@ -125,8 +126,8 @@ func stepCompaction(t *testing.T, a *apiServer) {
 	})
 	key, err := client.Get(harness.Context(t, requestDeadline), "compact_rev_key")
 	a.noError(err)
-	equal(t, "the compaction key", len(key.Kvs), 1)
-	equal(t, "its version counts rounds", key.Kvs[0].Version > 1, true)
+	expect.Equal(t, "the compaction key", len(key.Kvs), 1)
+	expect.Equal(t, "its version counts rounds", key.Kvs[0].Version > 1, true)
 	// The API server's cache keeps the past a little longer than the store; then
 	// both have to say that it is gone.
 	continued := field[string](old, "metadata", "continue")
@@ -156,12 +157,12 @@ func stepCompaction(t *testing.T, a *apiServer) {
 // checkEverything compares what is stored with what the steps have left.
 func checkEverything(t *testing.T, a *apiServer) {
 	t.Helper()
-	equal(t, "kept", field[string](a.get(configMaps+"/kept"), "data", "k"), "survives restarts")
-	equal(t, "counter", field[string](a.get(configMaps+"/counter"), "data", "n"), "40")
-	equal(t, "even", len(a.get(configMaps+"?labelSelector=half%3Deven").items()), pagedObjects/2)
-	equal(t, "odd", len(a.get(configMaps+"?labelSelector=half%3Dodd").items()), 0)
-	equal(t, "secrets", len(a.get("/api/v1/namespaces/shop/secrets").items()), 20)
-	equal(t, "applied", field[string](a.get(configMaps+"/applied"), "data", "a"), "other")
+	expect.Equal(t, "kept", field[string](a.get(configMaps+"/kept"), "data", "k"), "survives restarts")
+	expect.Equal(t, "counter", field[string](a.get(configMaps+"/counter"), "data", "n"), "40")
+	expect.Equal(t, "even", len(a.get(configMaps+"?labelSelector=half%3Deven").items()), pagedObjects/2)
+	expect.Equal(t, "odd", len(a.get(configMaps+"?labelSelector=half%3Dodd").items()), 0)
+	expect.Equal(t, "secrets", len(a.get("/api/v1/namespaces/shop/secrets").items()), 20)
+	expect.Equal(t, "applied", field[string](a.get(configMaps+"/applied"), "data", "a"), "other")
 	harness.Eventually(t, requestDeadline, "custom resources are served", func() error {
 		code, body, err := a.try("GET", widgets+"/kept", "", nil)
 		if err != nil || code != 200 {
@@ -184,7 +185,7 @@ func stepStoreRestart(t *testing.T, a *apiServer) {
 		stop()
 		a.store.Resume()
 		a.awaitReady()
-		equal(t, "revisions do not go back", a.get(configMaps+"?limit=1").revision(t) >= before, true)
+		expect.Equal(t, "revisions do not go back", a.get(configMaps+"?limit=1").revision(t) >= before, true)
 	}
 	checkEverything(t, a)
 }
@@ -215,12 +216,12 @@ func stepWithoutWatchCache(t *testing.T, a *apiServer) {
 	a.awaitReady()
 	checkEverything(t, a)
 	list := a.get(configMaps + "?limit=100")
-	equal(t, "page", len(list.items()), 100)
-	equal(t, "continues", field[string](list, "metadata", "continue") != "", true)
+	expect.Equal(t, "page", len(list.items()), 100)
+	expect.Equal(t, "continues", field[string](list, "metadata", "continue") != "", true)
 	a.wantNoErrors()
 	// Without the cache a watch from the compacted past is the store's to refuse.
 	w := a.watch(configMaps + "?watch=1&resourceVersion=2")
 	kind, status := w.next()
-	equal(t, "kind", kind, "ERROR")
-	equal(t, "code", field[float64](status, "code"), 410)
+	expect.Equal(t, "kind", kind, "ERROR")
+	expect.Equal(t, "code", field[float64](status, "code"), 410)
 }

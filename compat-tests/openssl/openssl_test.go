@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"leaseway/compat-tests/expect"
 	"leaseway/compat-tests/harness"
 )
 
@@ -121,26 +122,16 @@ func (o outcome) check(t *testing.T, what string, got fmt.Stringer) {
 	}
 }
 
-func must[T any](value T, err error) func(*testing.T) T {
-	return func(t *testing.T) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return value
-	}
-}
-
 func unchanged(*x509.Certificate) {}
 
 func rsaKey(t *testing.T, bits int) *rsa.PrivateKey {
 	t.Helper()
-	return must(rsa.GenerateKey(rand.Reader, bits))(t)
+	return expect.Must(rsa.GenerateKey(rand.Reader, bits))(t)
 }
 
 func ecdsaKey(t *testing.T, curve elliptic.Curve) *ecdsa.PrivateKey {
 	t.Helper()
-	return must(ecdsa.GenerateKey(curve, rand.Reader))(t)
+	return expect.Must(ecdsa.GenerateKey(curve, rand.Reader))(t)
 }
 
 func ed25519Key(t *testing.T) ed25519.PrivateKey {

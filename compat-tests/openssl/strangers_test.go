@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"leaseway/compat-tests/expect"
 	"leaseway/compat-tests/harness"
 )
 
@@ -42,7 +43,7 @@ func (a answer) String() string {
 // send sends bytes and reads for as long as there is an answer.
 func send(t *testing.T, endpoint, text string, within time.Duration) answer {
 	t.Helper()
-	conn := must(net.Dial("tcp", endpoint))(t)
+	conn := expect.Must(net.Dial("tcp", endpoint))(t)
 	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(within)); err != nil {
 		t.Fatal(err)
@@ -63,7 +64,7 @@ func hello(t *testing.T) []byte {
 	defer theirs.Close()
 	_ = ours.SetDeadline(time.Now().Add(10 * time.Second))
 	buffer := make([]byte, 4096)
-	length := must(ours.Read(buffer))(t)
+	length := expect.Must(ours.Read(buffer))(t)
 	return buffer[:length]
 }
 
@@ -111,10 +112,10 @@ func TestOthersAreServedBesideTheSilent(t *testing.T) {
 	server := harness.Start(t, authority.ServerFlags()...)
 	half := hello(t)[:100]
 	for number := range 200 {
-		conn := must(net.Dial("tcp", server.Endpoint))(t)
+		conn := expect.Must(net.Dial("tcp", server.Endpoint))(t)
 		defer conn.Close()
 		if number%2 == 0 {
-			must(conn.Write(half))(t)
+			expect.Must(conn.Write(half))(t)
 		}
 	}
 	began := time.Now()
@@ -152,17 +153,17 @@ func TestTerminationWithConnectionsOverTLS(t *testing.T) {
 	for _, protocols := range [][]string{nil, {"http/1.1"}, {"h2"}} {
 		config := authority.Client()
 		config.NextProtos = protocols
-		conn := must(tls.Dial("tcp", server.Endpoint, config))(t)
+		conn := expect.Must(tls.Dial("tcp", server.Endpoint, config))(t)
 		defer conn.Close()
 	}
 	for _, text := range [][]byte{nil, hello(t)[:100]} {
-		conn := must(net.Dial("tcp", server.Endpoint))(t)
+		conn := expect.Must(net.Dial("tcp", server.Endpoint))(t)
 		defer conn.Close()
-		must(conn.Write(text))(t)
+		expect.Must(conn.Write(text))(t)
 	}
 	browser := http.Client{Transport: &http.Transport{TLSClientConfig: authority.Client()}}
-	response := must(browser.Get(server.URL() + "/health"))(t)
-	must(io.Copy(io.Discard, response.Body))(t)
+	response := expect.Must(browser.Get(server.URL() + "/health"))(t)
+	expect.Must(io.Copy(io.Discard, response.Body))(t)
 	response.Body.Close()
 	server.Stop()
 }

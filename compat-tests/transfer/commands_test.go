@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"leaseway/compat-tests/expect"
 	"leaseway/compat-tests/harness"
 )
 
@@ -45,7 +46,7 @@ func TestImportOfKilledEtcd(t *testing.T) {
 	// So that nothing is committed to the database before the end.
 	etcd := harness.StartSubject(t, harness.Etcd, "--backend-batch-interval=1h", "--backend-batch-limit=1000000")
 	client := etcd.Client()
-	must(client.Put(t.Context(), "k", "v"))(t)
+	expect.Must(client.Put(t.Context(), "k", "v"))(t)
 	etcd.Kill()
 	dir := filepath.Join(t.TempDir(), "data")
 	refused(t, "commands that are not in its database", "import", etcd.DataDir, "--data-dir", dir)
@@ -56,7 +57,7 @@ func TestImportOfKilledEtcd(t *testing.T) {
 	etcd.Stop()
 	leaseway(t, "import", etcd.DataDir, "--data-dir", dir)
 	server := harness.StartOn(t, harness.Leaseway, dir)
-	equal(t, "key", must(server.Client().Get(t.Context(), "k"))(t).Count, int64(1))
+	expect.Equal(t, "key", expect.Must(server.Client().Get(t.Context(), "k"))(t).Count, int64(1))
 }
 
 // TestImportFromEndpoint reads from a running etcd.
@@ -84,7 +85,7 @@ func TestTransferOverTLS(t *testing.T) {
 		from := harness.StartSubject(t, subject, flags...)
 		client := from.ClientWith(clientv3.Config{TLS: authority.Client(pair)})
 		fill(t, client, 14)
-		must(client.AuthEnable(t.Context()))(t)
+		expect.Must(client.AuthEnable(t.Context()))(t)
 		root := from.ClientWith(clientv3.Config{TLS: authority.Client(pair), Username: "root", Password: "secret"})
 		want := stateOf(t, root, true)
 		shown := []string{"--cert", pair.CertFile, "--key", pair.KeyFile}
@@ -106,7 +107,7 @@ func TestTransferOverTLS(t *testing.T) {
 		}
 		path := filepath.Join(t.TempDir(), "snapshot.db")
 		leaseway(t, append([]string{"export", path, "--endpoint", from.URL()}, trusted...)...)
-		equal(t, "hash", hashOf(t, path), want.hash)
+		expect.Equal(t, "hash", hashOf(t, path), want.hash)
 
 		dir := filepath.Join(t.TempDir(), "data")
 		try := func(words string, how ...string) {
@@ -126,7 +127,7 @@ func TestTransferOverTLS(t *testing.T) {
 func TestOwnDirectoriesAreRecognised(t *testing.T) {
 	ours(t)
 	server := harness.StartSubject(t, harness.Leaseway)
-	must(server.Client().Put(t.Context(), "k", "v"))(t)
+	expect.Must(server.Client().Put(t.Context(), "k", "v"))(t)
 	server.Stop()
 	dir := filepath.Join(t.TempDir(), "data")
 	refused(t, "is a data directory of Leaseway already: start leaseway on it", "import", server.DataDir, "--data-dir", dir)
@@ -136,7 +137,7 @@ func TestOwnDirectoriesAreRecognised(t *testing.T) {
 	leaseway(t, "export", path, "--data-dir", server.DataDir)
 	leaseway(t, "import", path, "--data-dir", dir)
 	moved := harness.StartOn(t, harness.Leaseway, dir)
-	equal(t, "key", must(moved.Client().Get(t.Context(), "k"))(t).Count, int64(1))
+	expect.Equal(t, "key", expect.Must(moved.Client().Get(t.Context(), "k"))(t).Count, int64(1))
 }
 
 // TestExportOfStoppedServer makes a snapshot of a data directory, for both versions of the format.
@@ -152,7 +153,7 @@ func TestExportOfStoppedServer(t *testing.T) {
 	for _, version := range []string{"3.7.0", "3.6.0"} {
 		path := filepath.Join(t.TempDir(), version+".db")
 		leaseway(t, "export", path, "--data-dir", server.DataDir, "--storage-version", version)
-		equal(t, "version", statusOf(t, path).Version, version)
+		expect.Equal(t, "version", statusOf(t, path).Version, version)
 		etcd := harness.StartOn(t, harness.Etcd, restore(t, harness.Etcd, path))
 		sameState(t, stateOf(t, etcd.Client(), true), want)
 		etcd.Stop()
@@ -168,7 +169,7 @@ func TestExportOfRunningServer(t *testing.T) {
 	want := stateOf(t, server.Client(), true)
 	path := filepath.Join(t.TempDir(), "snapshot.db")
 	leaseway(t, "export", path, "--endpoint", server.URL())
-	equal(t, "hash", hashOf(t, path), want.hash)
+	expect.Equal(t, "hash", hashOf(t, path), want.hash)
 	dir := restore(t, harness.Leaseway, path)
 	sameState(t, stateOf(t, harness.StartOn(t, harness.Leaseway, dir).Client(), true), want)
 }
@@ -179,7 +180,7 @@ func TestRestoreMovesOn(t *testing.T) {
 	ours(t)
 	from := harness.StartSubject(t, harness.Leaseway)
 	fill(t, from.Client(), 9)
-	before := must(from.Client().Get(t.Context(), "key/", clientv3.WithPrefix()))(t)
+	before := expect.Must(from.Client().Get(t.Context(), "key/", clientv3.WithPrefix()))(t)
 	snapshot := save(t, from)
 	for _, bump := range []string{"", "1000"} {
 		ourDir := filepath.Join(t.TempDir(), "data")
@@ -198,26 +199,26 @@ func TestRestoreMovesOn(t *testing.T) {
 		var revisions []int64
 		for _, server := range []*harness.Server{ours, theirs} {
 			client := server.Client()
-			got := must(client.Get(t.Context(), "key/", clientv3.WithPrefix()))(t)
-			equal(t, "keys", got.Count, before.Count)
+			got := expect.Must(client.Get(t.Context(), "key/", clientv3.WithPrefix()))(t)
+			expect.Equal(t, "keys", got.Count, before.Count)
 			for n, kv := range got.Kvs {
 				if !proto.Equal(kv, before.Kvs[n]) {
 					t.Fatalf("got %v, want %v", kv, before.Kvs[n])
 				}
 			}
 			watch := <-client.Watch(t.Context(), "key/", clientv3.WithPrefix(), clientv3.WithRev(before.Header.Revision))
-			equal(t, "compacted", watch.CompactRevision, got.Header.Revision)
-			revisions = append(revisions, got.Header.Revision, must(client.Put(t.Context(), "a", "b"))(t).Header.Revision)
+			expect.Equal(t, "compacted", watch.CompactRevision, got.Header.Revision)
+			revisions = append(revisions, got.Header.Revision, expect.Must(client.Put(t.Context(), "a", "b"))(t).Header.Revision)
 		}
-		equal(t, "revision", revisions[0], revisions[2])
-		equal(t, "next revision", revisions[1], revisions[3])
+		expect.Equal(t, "revision", revisions[0], revisions[2])
+		expect.Equal(t, "next revision", revisions[1], revisions[3])
 		ours.Stop()
 		theirs.Stop()
 	}
 	plain := filepath.Join(t.TempDir(), "data")
 	leaseway(t, "restore", snapshot, "--data-dir", plain, "--bump-revision=0")
 	server := harness.StartOn(t, harness.Leaseway, plain)
-	equal(t, "revision", must(server.Client().Get(t.Context(), "k"))(t).Header.Revision, before.Header.Revision)
+	expect.Equal(t, "revision", expect.Must(server.Client().Get(t.Context(), "k"))(t).Header.Revision, before.Header.Revision)
 }
 
 // TestDamagedSnapshotsAreRefused imports files that were cut or changed.
@@ -225,12 +226,12 @@ func TestDamagedSnapshotsAreRefused(t *testing.T) {
 	ours(t)
 	etcd := harness.StartSubject(t, harness.Etcd)
 	fill(t, etcd.Client(), 10)
-	whole := must(os.ReadFile(save(t, etcd)))(t)
+	whole := expect.Must(os.ReadFile(save(t, etcd)))(t)
 	dir := filepath.Join(t.TempDir(), "data")
 	path := filepath.Join(t.TempDir(), "snapshot.db")
 	try := func(words string, content []byte, flags ...string) {
 		t.Helper()
-		noError(t, os.WriteFile(path, content, 0o600))
+		expect.NoError(t, os.WriteFile(path, content, 0o600))
 		refused(t, words, append([]string{"import", path, "--data-dir", dir}, flags...)...)
 		for _, name := range []string{"keyspace.redb", "import.partial"} {
 			if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
@@ -250,7 +251,7 @@ func TestDamagedSnapshotsAreRefused(t *testing.T) {
 	try("is truncated", whole[:len(whole)/2], "--skip-hash-check")
 	try("no database file of etcd", whole[:50], "--skip-hash-check")
 	try("no database file of etcd", []byte("something else"), "--skip-hash-check")
-	noError(t, os.WriteFile(path, whole, 0o600))
+	expect.NoError(t, os.WriteFile(path, whole, 0o600))
 	leaseway(t, "import", path, "--data-dir", dir)
 	refused(t, "is not empty", "import", path, "--data-dir", dir)
 	refused(t, "holds the data of an etcd member", "import", path, "--data-dir", etcd.DataDir)
@@ -260,16 +261,16 @@ func TestDamagedSnapshotsAreRefused(t *testing.T) {
 func TestKilledImportIsNoStore(t *testing.T) {
 	ours(t)
 	dir := t.TempDir()
-	noError(t, os.Mkdir(filepath.Join(dir, "import.partial"), 0o700))
-	noError(t, os.WriteFile(filepath.Join(dir, "import.partial", "keyspace.redb"), []byte("half"), 0o600))
+	expect.NoError(t, os.Mkdir(filepath.Join(dir, "import.partial"), 0o700))
+	expect.NoError(t, os.WriteFile(filepath.Join(dir, "import.partial", "keyspace.redb"), []byte("half"), 0o600))
 	address := harness.FreeAddress(t)
 	refused(t, "was begun and not finished", "--data-dir", dir,
 		"--listen-client-urls=http://"+address, "--advertise-client-urls=http://"+address)
 	from := harness.StartSubject(t, harness.Leaseway)
-	must(from.Client().Put(t.Context(), "k", "v"))(t)
+	expect.Must(from.Client().Put(t.Context(), "k", "v"))(t)
 	leaseway(t, "import", save(t, from), "--data-dir", dir)
 	server := harness.StartOn(t, harness.Leaseway, dir)
-	equal(t, "key", must(server.Client().Get(t.Context(), "k"))(t).Count, int64(1))
+	expect.Equal(t, "key", expect.Must(server.Client().Get(t.Context(), "k"))(t).Count, int64(1))
 }
 
 // TestFilesOfBbolt reads files that bbolt wrote with other settings and another history than etcd's:
@@ -284,14 +285,14 @@ func TestFilesOfBbolt(t *testing.T) {
 	} {
 		path := filepath.Join(t.TempDir(), "db")
 		writeWithBbolt(t, path, options)
-		content := must(os.ReadFile(path))(t)
+		content := expect.Must(os.ReadFile(path))(t)
 		sum := sha256.Sum256(content)
-		noError(t, os.WriteFile(path, append(content, sum[:]...), 0o600))
+		expect.NoError(t, os.WriteFile(path, append(content, sum[:]...), 0o600))
 		server := harness.StartOn(t, harness.Leaseway, restore(t, harness.Leaseway, path))
-		got := must(server.Client().Get(t.Context(), "k", clientv3.WithPrefix()))(t)
-		equal(t, "keys", got.Count, int64(1000))
-		equal(t, "revision", got.Header.Revision, int64(3001))
-		equal(t, "hash", must(server.Client().HashKV(t.Context(), server.Endpoint, 0))(t).Hash, hashOf(t, path))
+		got := expect.Must(server.Client().Get(t.Context(), "k", clientv3.WithPrefix()))(t)
+		expect.Equal(t, "keys", got.Count, int64(1000))
+		expect.Equal(t, "revision", got.Header.Revision, int64(3001))
+		expect.Equal(t, "hash", expect.Must(server.Client().HashKV(t.Context(), server.Endpoint, 0))(t).Hash, hashOf(t, path))
 		server.Stop()
 	}
 }
@@ -300,7 +301,7 @@ func TestFilesOfBbolt(t *testing.T) {
 func writeWithBbolt(t *testing.T, path string, options bolt.Options) {
 	t.Helper()
 	options.Timeout, options.NoSync = time.Second, true
-	db := must(bolt.Open(path, 0o600, &options))(t)
+	db := expect.Must(bolt.Open(path, 0o600, &options))(t)
 	defer db.Close()
 	rowKey := func(revision int) []byte {
 		key := make([]byte, 17)
@@ -309,21 +310,21 @@ func writeWithBbolt(t *testing.T, path string, options bolt.Options) {
 		return key
 	}
 	for first := 2; first < 3002; first += 100 {
-		noError(t, db.Update(func(tx *bolt.Tx) error {
-			rows := must(tx.CreateBucketIfNotExists([]byte("key")))(t)
-			meta := must(tx.CreateBucketIfNotExists([]byte("meta")))(t)
-			must(tx.CreateBucketIfNotExists([]byte("lease")))(t)
+		expect.NoError(t, db.Update(func(tx *bolt.Tx) error {
+			rows := expect.Must(tx.CreateBucketIfNotExists([]byte("key")))(t)
+			meta := expect.Must(tx.CreateBucketIfNotExists([]byte("meta")))(t)
+			expect.Must(tx.CreateBucketIfNotExists([]byte("lease")))(t)
 			for revision := first; revision < first+100; revision++ {
-				value := must(proto.MarshalOptions{Deterministic: true}.Marshal(&mvccpb.KeyValue{
+				value := expect.Must(proto.MarshalOptions{Deterministic: true}.Marshal(&mvccpb.KeyValue{
 					Key: []byte{'k', byte(revision % 1000 / 256), byte(revision % 1000)}, Value: make([]byte, revision%5000),
 					CreateRevision: int64(revision), ModRevision: int64(revision), Version: 1,
 				}))(t)
-				noError(t, rows.Put(rowKey(revision), value))
+				expect.NoError(t, rows.Put(rowKey(revision), value))
 				if revision > 1002 && revision < 2002 {
-					noError(t, rows.Delete(rowKey(revision-1000)))
+					expect.NoError(t, rows.Delete(rowKey(revision-1000)))
 				}
 			}
-			noError(t, meta.Put([]byte("storageVersion"), []byte("3.7.0")))
+			expect.NoError(t, meta.Put([]byte("storageVersion"), []byte("3.7.0")))
 			return meta.Put([]byte("consistent_index"), binary.BigEndian.AppendUint64(nil, uint64(first)))
 		}))
 	}

@@ -15,6 +15,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"leaseway/compat-tests/expect"
 	"leaseway/compat-tests/harness"
 )
 
@@ -32,7 +33,7 @@ func follow(t *testing.T, from *harness.Server, flags ...string) *follower {
 	t.Helper()
 	dir, args := followArgs(t, from, flags...)
 	process := harness.StartProcess(t, "import", nil, harness.Leaseway.Binary(t), args...)
-	noError(t, process.AwaitOutput("following", 30*time.Second))
+	expect.NoError(t, process.AwaitOutput("following", 30*time.Second))
 	return &follower{t: t, process: process, dir: dir}
 }
 
@@ -41,7 +42,7 @@ func followOnTerminal(t *testing.T, from *harness.Server, flags ...string) *foll
 	t.Helper()
 	dir, args := followArgs(t, from, flags...)
 	process, terminal := harness.StartOnTerminal(t, "import", harness.Leaseway.Binary(t), args...)
-	noError(t, process.AwaitOutput("or press ENTER", 30*time.Second))
+	expect.NoError(t, process.AwaitOutput("or press ENTER", 30*time.Second))
 	return &follower{t: t, process: process, terminal: terminal, dir: dir}
 }
 
@@ -74,13 +75,13 @@ func (f *follower) arrived() int64 {
 	if !ended {
 		f.t.Fatalf("it still runs: %q", f.process.Output())
 	}
-	equal(f.t, "code", code, 0)
+	expect.Equal(f.t, "code", code, 0)
 	// A terminal shows Ctrl-C, and how much has been sent in a line that is then cleared.
 	said := regexp.MustCompile(`(?m)(?:^|\x1b\[K)(?:\^C)?imported .*: revision (\d+),`).FindStringSubmatch(f.process.Output())
 	if said == nil {
 		f.t.Fatalf("no revision in %q", f.process.Output())
 	}
-	return must(strconv.ParseInt(said[1], 10, 64))(f.t)
+	return expect.Must(strconv.ParseInt(said[1], 10, 64))(f.t)
 }
 
 func (f *follower) serve() *harness.Server {
@@ -165,7 +166,7 @@ func (w *writer) more(changes int64) {
 func (w *writer) stop() {
 	w.t.Helper()
 	w.stopping.Store(true)
-	noError(w.t, <-w.done)
+	expect.NoError(w.t, <-w.done)
 	w.cancel()
 }
 
@@ -173,8 +174,8 @@ func (w *writer) stop() {
 func settle(t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	harness.Eventually(t, 30*time.Second, "short leases run out", func() error {
-		for _, lease := range must(client.Leases(t.Context()))(t).Leases {
-			if ttl := must(client.TimeToLive(t.Context(), lease.ID))(t).GrantedTTL; ttl > 0 && ttl < 100 {
+		for _, lease := range expect.Must(client.Leases(t.Context()))(t).Leases {
+			if ttl := expect.Must(client.TimeToLive(t.Context(), lease.ID))(t).GrantedTTL; ttl > 0 && ttl < 100 {
 				return fmt.Errorf("one of %d s is left", ttl)
 			}
 		}
@@ -192,20 +193,20 @@ func TestFollowWhileWriting(t *testing.T) {
 	writing.more(100)
 	following := follow(t, etcd)
 	writing.more(300)
-	now := must(client.Get(t.Context(), "k"))(t).Header.Revision
-	must(client.Compact(t.Context(), now-50))(t)
+	now := expect.Must(client.Get(t.Context(), "k"))(t).Header.Revision
+	expect.Must(client.Compact(t.Context(), now-50))(t)
 	writing.more(300)
 	revision := following.cutOver()
-	want := must(client.HashKV(t.Context(), etcd.Endpoint, revision))(t)
-	keys := must(client.Get(t.Context(), "\x00", clientv3.WithFromKey(), clientv3.WithRev(revision)))(t)
+	want := expect.Must(client.HashKV(t.Context(), etcd.Endpoint, revision))(t)
+	keys := expect.Must(client.Get(t.Context(), "\x00", clientv3.WithFromKey(), clientv3.WithRev(revision)))(t)
 	writing.stop()
 
 	moved := following.serve()
-	got := must(moved.Client().HashKV(t.Context(), moved.Endpoint, revision))(t)
-	equal(t, "compacted", got.CompactRevision, want.CompactRevision)
-	equal(t, "hash", got.Hash, want.Hash)
+	got := expect.Must(moved.Client().HashKV(t.Context(), moved.Endpoint, revision))(t)
+	expect.Equal(t, "compacted", got.CompactRevision, want.CompactRevision)
+	expect.Equal(t, "hash", got.Hash, want.Hash)
 	leases := map[int64]bool{}
-	for _, lease := range must(moved.Client().Leases(t.Context()))(t).Leases {
+	for _, lease := range expect.Must(moved.Client().Leases(t.Context()))(t).Leases {
 		leases[int64(lease.ID)] = true
 	}
 	long := 0
@@ -213,7 +214,7 @@ func TestFollowWhileWriting(t *testing.T) {
 		if kv.Lease == 0 {
 			continue
 		}
-		info := must(client.TimeToLive(t.Context(), clientv3.LeaseID(kv.Lease)))(t)
+		info := expect.Must(client.TimeToLive(t.Context(), clientv3.LeaseID(kv.Lease)))(t)
 		if info.GrantedTTL > 100 {
 			long++
 			if !leases[kv.Lease] {
@@ -232,23 +233,23 @@ func TestFollowToTheEnd(t *testing.T) {
 	etcd := harness.StartSubject(t, harness.Etcd, "--quota-backend-bytes=20000000")
 	client := etcd.Client()
 	fill(t, client, 21)
-	revoked := must(client.Grant(t.Context(), 5000))(t).ID
-	must(client.Put(t.Context(), "revoked", "v", clientv3.WithLease(revoked)))(t)
+	revoked := expect.Must(client.Grant(t.Context(), 5000))(t).ID
+	expect.Must(client.Put(t.Context(), "revoked", "v", clientv3.WithLease(revoked)))(t)
 	root := enableAuth(t, etcd, client)
 	following := follow(t, etcd, "--user=root:secret")
 	writing := write(t, root)
 	writing.more(400)
 	writing.stop()
-	must(root.Revoke(t.Context(), revoked))(t)
+	expect.Must(root.Revoke(t.Context(), revoked))(t)
 	// Leases without keys have no revision at all; those of two seconds have run out in a moment.
-	must(root.Grant(t.Context(), 7000))(t)
+	expect.Must(root.Grant(t.Context(), 7000))(t)
 	settle(t, root)
 	revision := following.cutOver()
 	want := stateOf(t, root, true)
-	equal(t, "revision", revision, must(root.Get(t.Context(), "k"))(t).Header.Revision)
+	expect.Equal(t, "revision", revision, expect.Must(root.Get(t.Context(), "k"))(t).Header.Revision)
 	moved := following.serve().ClientWith(clientv3.Config{Username: "root", Password: "secret"})
 	sameState(t, stateOf(t, moved, true), want)
-	equal(t, "next revision", must(moved.Put(t.Context(), "after", "v"))(t).Header.Revision, revision+1)
+	expect.Equal(t, "next revision", expect.Must(moved.Put(t.Context(), "after", "v"))(t).Header.Revision, revision+1)
 }
 
 // TestFollowOutlivesARestart goes on when the server that is followed was away.
@@ -257,9 +258,9 @@ func TestFollowOutlivesARestart(t *testing.T) {
 	etcd := harness.StartSubject(t, harness.Etcd)
 	fill(t, etcd.Client(), 22)
 	following := follow(t, etcd)
-	must(etcd.Client().Put(t.Context(), "before", "v"))(t)
+	expect.Must(etcd.Client().Put(t.Context(), "before", "v"))(t)
 	etcd.Restart()
-	must(etcd.Client().Put(t.Context(), "after", "v"))(t)
+	expect.Must(etcd.Client().Put(t.Context(), "after", "v"))(t)
 	following.cutOver()
 	want := stateOf(t, etcd.Client(), true)
 	sameState(t, stateOf(t, following.serve().Client(), true), want)
@@ -273,10 +274,10 @@ func TestFollowRefusesWhatItCannotFollow(t *testing.T) {
 	client := etcd.Client()
 	fill(t, client, 23)
 	following := follow(t, etcd)
-	must(client.UserAdd(t.Context(), "new", "secret"))(t)
+	expect.Must(client.UserAdd(t.Context(), "new", "secret"))(t)
 	code, err := following.process.Terminate(30 * time.Second)
-	noError(t, err)
-	equal(t, "code", code, 1)
+	expect.NoError(t, err)
+	expect.Equal(t, "code", code, 1)
 	if said := following.process.Output(); !strings.Contains(said, "users or roles have been changed") {
 		t.Fatalf("no reason in %q", said)
 	}
@@ -313,11 +314,11 @@ func TestFollowOnATerminal(t *testing.T) {
 			following := followOnTerminal(t, etcd)
 			following.terminal.Type(pressed.first)
 			// It goes on until it is told.
-			revision := must(client.Put(t.Context(), "pressed", pressed.name))(t).Header.Revision
-			noError(t, following.process.AwaitOutput(fmt.Sprintf("is followed up to revision %d", revision), 30*time.Second))
+			revision := expect.Must(client.Put(t.Context(), "pressed", pressed.name))(t).Header.Revision
+			expect.NoError(t, following.process.AwaitOutput(fmt.Sprintf("is followed up to revision %d", revision), 30*time.Second))
 			want := stateOf(t, client, true)
 			following.terminal.Type(pressed.last)
-			equal(t, "revision", following.arrived(), revision)
+			expect.Equal(t, "revision", following.arrived(), revision)
 			sameState(t, stateOf(t, following.serve().Client(), true), want)
 		})
 	}

@@ -13,6 +13,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"leaseway/compat-tests/expect"
 	"leaseway/compat-tests/harness"
 )
 
@@ -30,7 +31,7 @@ type guide struct {
 // openGuide reads it; more pairs are replaced as well.
 func openGuide(t *testing.T, more ...string) (*guide, string) {
 	t.Helper()
-	text := string(must(os.ReadFile(filepath.Join("..", "..", "docs", "migrate.md")))(t))
+	text := string(expect.Must(os.ReadFile(filepath.Join("..", "..", "docs", "migrate.md")))(t))
 	dir := t.TempDir()
 	g := &guide{
 		t: t, dir: dir,
@@ -46,7 +47,7 @@ func openGuide(t *testing.T, more ...string) (*guide, string) {
 	for _, found := range unit.FindAllStringSubmatch(text, -1) {
 		g.units[found[1]] = g.replace.Replace(found[2])
 	}
-	equal(t, "units", len(g.units), 2)
+	expect.Equal(t, "units", len(g.units), 2)
 	return g, text
 }
 
@@ -67,14 +68,14 @@ func (g *guide) start(unit string) {
 		args = append(args, "--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=default="+peer)
 	}
 	process := harness.StartProcess(g.t, unit, nil, program, args...)
-	noError(g.t, process.AwaitOutput(harness.ReadyText, time.Minute))
+	expect.NoError(g.t, process.AwaitOutput(harness.ReadyText, time.Minute))
 	g.running[unit] = process
 }
 
 func (g *guide) stop(unit string) {
 	g.t.Helper()
 	_, err := g.running[unit].Terminate(20 * time.Second)
-	noError(g.t, err)
+	expect.NoError(g.t, err)
 }
 
 // run executes a block and returns what each of its commands printed.
@@ -102,7 +103,7 @@ func (g *guide) run(block string) []string {
 func (g *guide) client() *clientv3.Client {
 	g.t.Helper()
 	address := g.replace.Replace("127.0.0.1:2379")
-	client := must(clientv3.New(clientv3.Config{Endpoints: []string{address}, DialTimeout: 10 * time.Second}))(g.t)
+	client := expect.Must(clientv3.New(clientv3.Config{Endpoints: []string{address}, DialTimeout: 10 * time.Second}))(g.t)
 	g.t.Cleanup(func() { _ = client.Close() })
 	return client
 }
@@ -135,9 +136,9 @@ func TestGuide(t *testing.T) {
 	ours(t)
 	g, text := openGuide(t, "--data-dir DIR", "--data-dir at-once")
 	commands := blocks(text, "sh")
-	equal(t, "blocks of commands", len(commands), 6)
-	equal(t, "blocks of commands and what they print", len(blocks(text, "console")), 2)
-	equal(t, "blocks", strings.Count(text, "\n```"), 2*(6+2))
+	expect.Equal(t, "blocks of commands", len(commands), 6)
+	expect.Equal(t, "blocks of commands and what they print", len(blocks(text, "console")), 2)
+	expect.Equal(t, "blocks", strings.Count(text, "\n```"), 2*(6+2))
 	atOnce := regexp.MustCompile("`(leaseway import --from-endpoint [^`]+)`").FindStringSubmatch(text)
 	if atOnce == nil {
 		t.Fatal("no import from an endpoint")
@@ -177,7 +178,7 @@ func TestGuide(t *testing.T) {
 	}
 	g.units["leaseway"] = strings.Replace(leaseway, "/leaseway ", "/leaseway-restored ", 1)
 	g.start("leaseway")
-	before := must(g.client().Get(t.Context(), "k"))(t).Header.Revision
+	before := expect.Must(g.client().Get(t.Context(), "k"))(t).Header.Revision
 	if before <= 1_000_000_000 {
 		t.Fatalf("revision %d after a restore", before)
 	}
@@ -189,11 +190,11 @@ func TestGuideWithoutAPause(t *testing.T) {
 	g, text := openGuide(t)
 	command, lines, _ := strings.Cut(strings.TrimPrefix(blocks(text, "console")[0], "$ "), "\n")
 	words := strings.Fields(g.replace.Replace(command))
-	equal(t, "command", strings.Join(words[:2], " "), "leaseway import")
+	expect.Equal(t, "command", strings.Join(words[:2], " "), "leaseway import")
 	g.start("etcd")
 	fill(t, g.client(), 12)
 	process, terminal := harness.StartOnTerminal(t, "import", harness.Leaseway.Binary(t), words[1:]...)
-	noError(t, process.AwaitOutput("or press ENTER", 30*time.Second))
+	expect.NoError(t, process.AwaitOutput("or press ENTER", 30*time.Second))
 	writing := write(t, g.client())
 	writing.more(200)
 	writing.stop()
@@ -201,7 +202,7 @@ func TestGuideWithoutAPause(t *testing.T) {
 	want := stateOf(t, g.client(), true)
 	terminal.Type("\r")
 	code, ended := process.Wait(30 * time.Second)
-	equal(t, "ended", ended, true)
+	expect.Equal(t, "ended", ended, true)
 	output := strings.ReplaceAll(process.Output(), "\r\n", "\n")
 	if code != 0 {
 		t.Fatalf("code %d: %s", code, output)

@@ -12,6 +12,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"leaseway/compat-tests/expect"
 	"leaseway/compat-tests/harness"
 )
 
@@ -24,9 +25,9 @@ func TestMoveOut(t *testing.T) {
 	want := stateOf(t, client, true)
 	snapshot := save(t, server)
 
-	equal(t, "revision", statusOf(t, snapshot).Revision, must(client.Get(t.Context(), "k"))(t).Header.Revision)
-	equal(t, "version", statusOf(t, snapshot).Version, "3.7.0")
-	equal(t, "hash of the file", hashOf(t, snapshot), want.hash)
+	expect.Equal(t, "revision", statusOf(t, snapshot).Revision, expect.Must(client.Get(t.Context(), "k"))(t).Header.Revision)
+	expect.Equal(t, "version", statusOf(t, snapshot).Version, "3.7.0")
+	expect.Equal(t, "hash of the file", hashOf(t, snapshot), want.hash)
 
 	etcd := harness.StartOn(t, harness.Etcd, restore(t, harness.Etcd, snapshot))
 	moved := etcd.Client()
@@ -49,35 +50,35 @@ func TestMoveIn(t *testing.T) {
 	sameState(t, stateOf(t, moved, true), want)
 	goesOn(t, server, moved)
 	server.Restart()
-	equal(t, "revision after a restart", must(moved.Get(t.Context(), "after"))(t).Count, int64(1))
+	expect.Equal(t, "revision after a restart", expect.Must(moved.Get(t.Context(), "after"))(t).Count, int64(1))
 }
 
 // goesOn uses a server that was moved to: writes, leases, users, a compaction.
 func goesOn(t *testing.T, server *harness.Server, client *clientv3.Client) {
 	t.Helper()
 	ctx := harness.Context(t, 30*time.Second)
-	before := must(client.Get(ctx, "k"))(t).Header.Revision
-	equal(t, "next revision", must(client.Put(ctx, "after", "v"))(t).Header.Revision, before+1)
-	leases := must(client.Leases(ctx))(t).Leases
-	equal(t, "leases", len(leases), 4)
+	before := expect.Must(client.Get(ctx, "k"))(t).Header.Revision
+	expect.Equal(t, "next revision", expect.Must(client.Put(ctx, "after", "v"))(t).Header.Revision, before+1)
+	leases := expect.Must(client.Leases(ctx))(t).Leases
+	expect.Equal(t, "leases", len(leases), 4)
 	for _, lease := range leases {
-		must(client.KeepAliveOnce(ctx, lease.ID))(t)
+		expect.Must(client.KeepAliveOnce(ctx, lease.ID))(t)
 	}
-	keys := must(client.TimeToLive(ctx, leases[0].ID, clientv3.WithAttachedKeys()))(t).Keys
-	must(client.Revoke(ctx, leases[0].ID))(t)
+	keys := expect.Must(client.TimeToLive(ctx, leases[0].ID, clientv3.WithAttachedKeys()))(t).Keys
+	expect.Must(client.Revoke(ctx, leases[0].ID))(t)
 	for _, key := range keys {
-		equal(t, "keys with the lease", must(client.Get(ctx, string(key)))(t).Count, int64(0))
+		expect.Equal(t, "keys with the lease", expect.Must(client.Get(ctx, string(key)))(t).Count, int64(0))
 	}
-	must(client.Compact(ctx, before, clientv3.WithCompactPhysical()))(t)
+	expect.Must(client.Compact(ctx, before, clientv3.WithCompactPhysical()))(t)
 
 	root := enableAuth(t, server, client)
-	must(root.Get(ctx, "key/", clientv3.WithPrefix()))(t)
+	expect.Must(root.Get(ctx, "key/", clientv3.WithPrefix()))(t)
 	reader := server.ClientWith(clientv3.Config{Username: "reader", Password: "other"})
-	must(reader.Get(ctx, "key/", clientv3.WithPrefix()))(t)
+	expect.Must(reader.Get(ctx, "key/", clientv3.WithPrefix()))(t)
 	if _, err := reader.Put(ctx, "key/1", "v"); err == nil {
 		t.Fatal("a reader may write")
 	}
-	must(root.AuthDisable(ctx))(t)
+	expect.Must(root.AuthDisable(ctx))(t)
 }
 
 // TestAuthMovesEnabled moves a keyspace with authentication on, in both directions.
@@ -121,7 +122,7 @@ func TestSnapshotOfNothing(t *testing.T) {
 	for _, subject := range []harness.Subject{harness.Etcd, harness.CurrentSubject(t)} {
 		to := harness.StartOn(t, subject, restore(t, subject, snapshot))
 		sameState(t, stateOf(t, to.Client(), false), want)
-		equal(t, "first revision", must(to.Client().Put(t.Context(), "k", "v"))(t).Header.Revision, int64(2))
+		expect.Equal(t, "first revision", expect.Must(to.Client().Put(t.Context(), "k", "v"))(t).Header.Revision, int64(2))
 	}
 }
 
@@ -131,16 +132,16 @@ func TestCompactedToTheEnd(t *testing.T) {
 	server := harness.Start(t)
 	client := server.Client()
 	for _, key := range []string{"a", "b"} {
-		must(client.Put(t.Context(), key, "v"))(t)
-		must(client.Delete(t.Context(), key))(t)
+		expect.Must(client.Put(t.Context(), key, "v"))(t)
+		expect.Must(client.Delete(t.Context(), key))(t)
 	}
-	must(client.Compact(t.Context(), 5, clientv3.WithCompactPhysical()))(t)
+	expect.Must(client.Compact(t.Context(), 5, clientv3.WithCompactPhysical()))(t)
 	want := stateOf(t, client, false)
 	snapshot := save(t, server)
 	for _, subject := range []harness.Subject{harness.Etcd, harness.CurrentSubject(t)} {
 		to := harness.StartOn(t, subject, restore(t, subject, snapshot))
 		sameState(t, stateOf(t, to.Client(), false), want)
-		equal(t, "next revision", must(to.Client().Put(t.Context(), "k", "v"))(t).Header.Revision, int64(6))
+		expect.Equal(t, "next revision", expect.Must(to.Client().Put(t.Context(), "k", "v"))(t).Header.Revision, int64(6))
 	}
 }
 
@@ -151,7 +152,7 @@ func TestSnapshotWhileWriting(t *testing.T) {
 	client := server.Client()
 	ctx := harness.Context(t, time.Minute)
 	// etcdutl calls the revision of an empty keyspace 0, etcd 1.
-	must(client.Txn(ctx).Then(clientv3.OpPut("one", "v"), clientv3.OpPut("two", "v")).Commit())(t)
+	expect.Must(client.Txn(ctx).Then(clientv3.OpPut("one", "v"), clientv3.OpPut("two", "v")).Commit())(t)
 	stop, stopped := make(chan struct{}), make(chan error, 1)
 	go func() {
 		for {
@@ -173,18 +174,18 @@ func TestSnapshotWhileWriting(t *testing.T) {
 		snapshot := save(t, server)
 		revision := statusOf(t, snapshot).Revision
 		etcd := harness.StartOn(t, harness.Etcd, restore(t, harness.Etcd, snapshot))
-		got := must(etcd.Client().Get(ctx, "", clientv3.WithPrefix()))(t)
-		equal(t, "revision", got.Header.Revision, revision)
-		equal(t, "keys", len(got.Kvs), 2)
-		equal(t, "one", got.Kvs[0].ModRevision, revision)
-		equal(t, "two", got.Kvs[1].ModRevision, revision)
-		want := must(client.HashKV(ctx, server.Endpoint, revision))(t).Hash
-		equal(t, "hash", must(etcd.Client().HashKV(ctx, etcd.Endpoint, revision))(t).Hash, want)
+		got := expect.Must(etcd.Client().Get(ctx, "", clientv3.WithPrefix()))(t)
+		expect.Equal(t, "revision", got.Header.Revision, revision)
+		expect.Equal(t, "keys", len(got.Kvs), 2)
+		expect.Equal(t, "one", got.Kvs[0].ModRevision, revision)
+		expect.Equal(t, "two", got.Kvs[1].ModRevision, revision)
+		want := expect.Must(client.HashKV(ctx, server.Endpoint, revision))(t).Hash
+		expect.Equal(t, "hash", expect.Must(etcd.Client().HashKV(ctx, etcd.Endpoint, revision))(t).Hash, want)
 		etcd.Stop()
 	}
 	close(stop)
-	noError(t, <-stopped)
-	entries := must(os.ReadDir(server.DataDir))(t)
+	expect.NoError(t, <-stopped)
+	entries := expect.Must(os.ReadDir(server.DataDir))(t)
 	for _, entry := range entries {
 		if strings.Contains(entry.Name(), "tmp") {
 			t.Fatalf("%s is left in the data directory", entry.Name())
@@ -202,14 +203,14 @@ func TestGatewaysBeginWithAnImport(t *testing.T) {
 	etcd := harness.StartSubject(t, harness.Etcd)
 	client := etcd.Client()
 	fill(t, client, 12)
-	lease := must(client.Grant(t.Context(), 3))(t).ID
-	must(client.Put(t.Context(), "short", "v", clientv3.WithLease(lease)))(t)
+	lease := expect.Must(client.Grant(t.Context(), 3))(t).ID
+	expect.Must(client.Put(t.Context(), "short", "v", clientv3.WithLease(lease)))(t)
 	snapshot := save(t, etcd)
 	one := harness.StartOn(t, harness.Gateway, restore(t, harness.Gateway, snapshot))
 	two := one.Another()
 	// A lease that nobody renews ends.
 	harness.Eventually(t, 40*time.Second, "the lease's end", func() error {
-		if must(two.Client().Get(t.Context(), "short"))(t).Count != 0 {
+		if expect.Must(two.Client().Get(t.Context(), "short"))(t).Count != 0 {
 			return errors.New("its key is there")
 		}
 		return nil
@@ -230,9 +231,9 @@ func TestKilledImportLeavesEverythingOrNothing(t *testing.T) {
 	client := etcd.Client()
 	fill(t, client, 13)
 	for n := range 100 {
-		must(client.Put(t.Context(), fmt.Sprintf("large/%d", n), strings.Repeat("v", 100_000)))(t)
+		expect.Must(client.Put(t.Context(), fmt.Sprintf("large/%d", n), strings.Repeat("v", 100_000)))(t)
 	}
-	want := must(client.HashKV(t.Context(), etcd.Endpoint, 0))(t)
+	want := expect.Must(client.HashKV(t.Context(), etcd.Endpoint, 0))(t)
 	snapshot := save(t, etcd)
 	args := func(dir string) []string {
 		return append([]string{"import", snapshot}, harness.Gateway.Flags(t, dir)...)
@@ -246,7 +247,7 @@ func TestKilledImportLeavesEverythingOrNothing(t *testing.T) {
 	for n := range kills {
 		dir := filepath.Join(t.TempDir(), "data")
 		command := exec.Command(harness.Leaseway.Binary(t), args(dir)...)
-		noError(t, command.Start())
+		expect.NoError(t, command.Start())
 		killed := time.AfterFunc(took*time.Duration(n+2)/(kills+2), func() { _ = command.Process.Kill() })
 		_ = command.Wait()
 		killed.Stop()
@@ -256,9 +257,9 @@ func TestKilledImportLeavesEverythingOrNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		server := harness.StartOn(t, harness.Gateway, dir)
-		got := must(server.Client().HashKV(t.Context(), server.Endpoint, 0))(t)
-		equal(t, "revision", got.Header.Revision, want.Header.Revision)
-		equal(t, "hash", got.Hash, want.Hash)
+		got := expect.Must(server.Client().HashKV(t.Context(), server.Endpoint, 0))(t)
+		expect.Equal(t, "revision", got.Header.Revision, want.Header.Revision)
+		expect.Equal(t, "hash", got.Hash, want.Hash)
 		server.Stop()
 	}
 	if nothing == 0 {

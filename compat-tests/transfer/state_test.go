@@ -20,32 +20,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"leaseway/compat-tests/expect"
 	"leaseway/compat-tests/harness"
 )
-
-func must[T any](answer T, err error) func(t *testing.T) T {
-	return func(t *testing.T) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return answer
-	}
-}
-
-func noError(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func equal[T comparable](t *testing.T, what string, got, want T) {
-	t.Helper()
-	if got != want {
-		t.Fatalf("%s: got %v, want %v", what, got, want)
-	}
-}
 
 // fill writes a bit of everything: overwrites, deletions, transactions, values larger
 // than a page, leases, a compaction in the middle, users and roles.
@@ -56,49 +33,49 @@ func fill(t *testing.T, client *clientv3.Client, seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	var leases []clientv3.LeaseID
 	for n := range 5 {
-		leases = append(leases, must(client.Grant(ctx, int64(3600+100*n)))(t).ID)
+		leases = append(leases, expect.Must(client.Grant(ctx, int64(3600+100*n)))(t).ID)
 	}
 	key := func() string { return fmt.Sprintf("key/%03d", random.IntN(120)) }
 	for step := range 600 {
 		value := strings.Repeat(string(rune('a'+step%26)), random.IntN(300))
 		switch random.IntN(12) {
 		case 0, 1:
-			must(client.Delete(ctx, key()))(t)
+			expect.Must(client.Delete(ctx, key()))(t)
 		case 2:
-			must(client.Txn(ctx).Then(
+			expect.Must(client.Txn(ctx).Then(
 				clientv3.OpPut("txn/"+key(), value),
 				clientv3.OpDelete(key()),
 				clientv3.OpPut("txn/other/"+key(), "x"),
 			).Commit())(t)
 		case 3:
-			must(client.Delete(ctx, key(), clientv3.WithRange("key/1")))(t)
+			expect.Must(client.Delete(ctx, key(), clientv3.WithRange("key/1")))(t)
 		case 4:
-			must(client.Put(ctx, key(), value, clientv3.WithLease(leases[random.IntN(len(leases))])))(t)
+			expect.Must(client.Put(ctx, key(), value, clientv3.WithLease(leases[random.IntN(len(leases))])))(t)
 		case 5:
-			must(client.Put(ctx, key(), strings.Repeat("large ", 100+random.IntN(3000))))(t)
+			expect.Must(client.Put(ctx, key(), strings.Repeat("large ", 100+random.IntN(3000))))(t)
 		default:
-			must(client.Put(ctx, key(), value))(t)
+			expect.Must(client.Put(ctx, key(), value))(t)
 		}
 		if step == 250 {
-			revision := must(client.Get(ctx, "k"))(t).Header.Revision
-			must(client.Compact(ctx, revision-20, clientv3.WithCompactPhysical()))(t)
+			revision := expect.Must(client.Get(ctx, "k"))(t).Header.Revision
+			expect.Must(client.Compact(ctx, revision-20, clientv3.WithCompactPhysical()))(t)
 		}
 	}
-	must(client.Revoke(ctx, leases[0]))(t)
-	must(client.RoleAdd(ctx, "reader"))(t)
-	must(client.RoleGrantPermission(ctx, "reader", "key/", "key0", clientv3.PermissionType(clientv3.PermRead)))(t)
-	must(client.RoleGrantPermission(ctx, "reader", "own", "", clientv3.PermissionType(clientv3.PermReadWrite)))(t)
-	must(client.UserAdd(ctx, "root", "secret"))(t)
-	must(client.UserGrantRole(ctx, "root", "root"))(t)
-	must(client.UserAdd(ctx, "reader", "other"))(t)
-	must(client.UserGrantRole(ctx, "reader", "reader"))(t)
-	must(client.UserAddWithOptions(ctx, "certificate", "", &clientv3.UserAddOptions{NoPassword: true}))(t)
+	expect.Must(client.Revoke(ctx, leases[0]))(t)
+	expect.Must(client.RoleAdd(ctx, "reader"))(t)
+	expect.Must(client.RoleGrantPermission(ctx, "reader", "key/", "key0", clientv3.PermissionType(clientv3.PermRead)))(t)
+	expect.Must(client.RoleGrantPermission(ctx, "reader", "own", "", clientv3.PermissionType(clientv3.PermReadWrite)))(t)
+	expect.Must(client.UserAdd(ctx, "root", "secret"))(t)
+	expect.Must(client.UserGrantRole(ctx, "root", "root"))(t)
+	expect.Must(client.UserAdd(ctx, "reader", "other"))(t)
+	expect.Must(client.UserGrantRole(ctx, "reader", "reader"))(t)
+	expect.Must(client.UserAddWithOptions(ctx, "certificate", "", &clientv3.UserAddOptions{NoPassword: true}))(t)
 }
 
 // enableAuth turns authentication on and returns a client of root's.
 func enableAuth(t *testing.T, server *harness.Server, client *clientv3.Client) *clientv3.Client {
 	t.Helper()
-	must(client.AuthEnable(harness.Context(t, 10*time.Second)))(t)
+	expect.Must(client.AuthEnable(harness.Context(t, 10*time.Second)))(t)
 	return server.ClientWith(clientv3.Config{Username: "root", Password: "secret"})
 }
 
@@ -120,16 +97,16 @@ func stateOf(t *testing.T, client *clientv3.Client, history bool) state {
 	add := func(format string, args ...any) { s.lines = append(s.lines, fmt.Sprintf(format, args...)) }
 	message := func(what string, m proto.Message) {
 		text, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
-		noError(t, err)
+		expect.NoError(t, err)
 		add("%s %q", what, text)
 	}
 
-	hash := must(client.HashKV(ctx, client.Endpoints()[0], 0))(t)
+	hash := expect.Must(client.HashKV(ctx, client.Endpoints()[0], 0))(t)
 	s.hash, s.compacted = hash.Hash, hash.CompactRevision
 	current := hash.Header.Revision
 	add("revision %d, compacted %d", current, hash.CompactRevision)
 	at := func(revision int64) {
-		got := must(client.Get(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithRev(revision)))(t)
+		got := expect.Must(client.Get(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithRev(revision)))(t)
 		for _, kv := range got.Kvs {
 			message(fmt.Sprintf("at %d:", revision), kv)
 		}
@@ -144,8 +121,8 @@ func stateOf(t *testing.T, client *clientv3.Client, history bool) state {
 			message("of:", event.Kv)
 		}
 	}
-	for _, lease := range must(client.Leases(ctx))(t).Leases {
-		info := must(client.TimeToLive(ctx, lease.ID, clientv3.WithAttachedKeys()))(t)
+	for _, lease := range expect.Must(client.Leases(ctx))(t).Leases {
+		info := expect.Must(client.TimeToLive(ctx, lease.ID, clientv3.WithAttachedKeys()))(t)
 		var keys []string
 		for _, key := range info.Keys {
 			keys = append(keys, string(key))
@@ -153,17 +130,17 @@ func stateOf(t *testing.T, client *clientv3.Client, history bool) state {
 		sort.Strings(keys)
 		add("lease %x granted %d, with %q", info.ID, info.GrantedTTL, keys)
 	}
-	auth := must(client.AuthStatus(ctx))(t)
+	auth := expect.Must(client.AuthStatus(ctx))(t)
 	add("auth %v, revision %d", auth.Enabled, auth.AuthRevision)
-	for _, user := range must(client.UserList(ctx))(t).Users {
-		add("user %s %q", user, must(client.UserGet(ctx, user))(t).Roles)
+	for _, user := range expect.Must(client.UserList(ctx))(t).Users {
+		add("user %s %q", user, expect.Must(client.UserGet(ctx, user))(t).Roles)
 	}
-	for _, role := range must(client.RoleList(ctx))(t).Roles {
-		for _, permission := range must(client.RoleGet(ctx, role))(t).Perm {
+	for _, role := range expect.Must(client.RoleList(ctx))(t).Roles {
+		for _, permission := range expect.Must(client.RoleGet(ctx, role))(t).Perm {
 			message("role "+role, permission)
 		}
 	}
-	alarms := must(client.AlarmList(ctx))(t).Alarms
+	alarms := expect.Must(client.AlarmList(ctx))(t).Alarms
 	for _, alarm := range alarms {
 		add("alarm %v", alarm.Alarm)
 	}
@@ -177,7 +154,7 @@ func events(t *testing.T, ctx context.Context, client *clientv3.Client, from, to
 	defer cancel()
 	var all []*clientv3.Event
 	for answer := range client.Watch(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithRev(from)) {
-		noError(t, answer.Err())
+		expect.NoError(t, answer.Err())
 		all = append(all, answer.Events...)
 		if answer.Events[len(answer.Events)-1].Kv.ModRevision >= to {
 			return all
@@ -209,5 +186,5 @@ func sameState(t *testing.T, got, want state) {
 	if t.Failed() {
 		t.FailNow()
 	}
-	equal(t, "hash", got.hash, want.hash)
+	expect.Equal(t, "hash", got.hash, want.hash)
 }

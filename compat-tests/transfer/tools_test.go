@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"leaseway/compat-tests/expect"
 	"leaseway/compat-tests/harness"
 )
 
@@ -31,12 +32,12 @@ func tool(t *testing.T, program string, args ...string) (string, error) {
 
 func etcdutl(t *testing.T, args ...string) string {
 	t.Helper()
-	return must(tool(t, harness.EtcdTool(t, "etcdutl"), args...))(t)
+	return expect.Must(tool(t, harness.EtcdTool(t, "etcdutl"), args...))(t)
 }
 
 func leaseway(t *testing.T, args ...string) string {
 	t.Helper()
-	return must(tool(t, harness.Leaseway.Binary(t), args...))(t)
+	return expect.Must(tool(t, harness.Leaseway.Binary(t), args...))(t)
 }
 
 // refused runs leaseway, which has to say no with these words.
@@ -53,7 +54,7 @@ func save(t *testing.T, server *harness.Server, flags ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "snapshot.db")
 	args := append([]string{"--endpoints=" + server.Endpoint, "--command-timeout=60s"}, flags...)
-	must(tool(t, harness.EtcdTool(t, "etcdctl"), append(args, "snapshot", "save", path)...))(t)
+	expect.Must(tool(t, harness.EtcdTool(t, "etcdctl"), append(args, "snapshot", "save", path)...))(t)
 	return path
 }
 
@@ -66,7 +67,7 @@ type status struct {
 func statusOf(t *testing.T, path string) status {
 	t.Helper()
 	var s status
-	noError(t, json.Unmarshal([]byte(etcdutl(t, "snapshot", "status", path, "-w", "json")), &s))
+	expect.NoError(t, json.Unmarshal([]byte(etcdutl(t, "snapshot", "status", path, "-w", "json")), &s))
 	return s
 }
 
@@ -74,11 +75,11 @@ func statusOf(t *testing.T, path string) status {
 func hashOf(t *testing.T, path string) uint32 {
 	t.Helper()
 	// etcdutl opens the file for writing, and does not want the checksum at its end.
-	content := must(os.ReadFile(path))(t)
+	content := expect.Must(os.ReadFile(path))(t)
 	copied := filepath.Join(t.TempDir(), "db")
-	noError(t, os.WriteFile(copied, content[:len(content)/512*512], 0o600))
+	expect.NoError(t, os.WriteFile(copied, content[:len(content)/512*512], 0o600))
 	var answer struct{ Hash uint32 }
-	noError(t, json.Unmarshal([]byte(etcdutl(t, "hashkv", copied, "-w", "json")), &answer))
+	expect.NoError(t, json.Unmarshal([]byte(etcdutl(t, "hashkv", copied, "-w", "json")), &answer))
 	return answer.Hash
 }
 
