@@ -146,13 +146,15 @@ func TestAuthJWT(t *testing.T) {
 	rsaKey := expect.Must(rsa.GenerateKey(rand.Reader, 2048))(t)
 	p256 := expect.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	p384 := expect.Must(ecdsa.GenerateKey(elliptic.P384(), rand.Reader))(t)
+	p521 := expect.Must(ecdsa.GenerateKey(elliptic.P521(), rand.Reader))(t)
 	_, edKey, err := ed25519.GenerateKey(rand.Reader)
 	expect.NoError(t, err)
 	for _, c := range []struct {
 		method string
 		key    any
 	}{
-		{"RS256", rsaKey}, {"PS512", rsaKey}, {"ES256", p256}, {"ES384", p384}, {"EdDSA", edKey}, {"HS256", rsaKey},
+		{"RS256", rsaKey}, {"PS512", rsaKey}, {"ES256", p256}, {"ES384", p384}, {"ES512", p521},
+		{"EdDSA", edKey}, {"HS256", rsaKey},
 	} {
 		t.Run(c.method, func(t *testing.T) {
 			private, public := keys(t, c.key)

@@ -4,8 +4,8 @@
 //! may give them too, whoever has the key. Unlike a simple token one is not ended by a change of its
 //! user: its revision becomes old, which is refused wherever keys are read or written.
 
-use super::TokenError;
 use super::keys::{Family, Private, Public};
+use super::{TokenError, es512};
 use crate::auth::clock;
 use crate::config::JwtOptions;
 use base64::Engine as _;
@@ -23,7 +23,22 @@ const LENGTH_MAX: usize = 64 * 1024;
 /// How tokens are signed.
 enum Signer {
     Hmac(hmac::Key),
-    Public { private: Option<Private>, public: Public, verify: &'static dyn VerificationAlgorithm },
+    Public { private: Option<Private>, checker: Checker },
+}
+
+/// What checks signatures that are made with a private key.
+enum Checker {
+    Ring(UnparsedPublicKey<Vec<u8>>),
+    P521(es512::Checker),
+}
+
+impl Checker {
+    fn accepts(&self, message: &[u8], signature: &[u8]) -> bool {
+        match self {
+            Self::Ring(key) => key.verify(message, signature).is_ok(),
+            Self::P521(key) => key.accepts(message, signature),
+        }
+    }
 }
 
 /// A method of signing, by its name in tokens and options.
@@ -36,6 +51,7 @@ enum Kind {
     Hmac(hmac::Algorithm),
     Rsa(&'static dyn RsaEncoding, &'static sig::RsaParameters),
     Other(Family, &'static dyn VerificationAlgorithm),
+    P521,
 }
 
 fn method(name: &str) -> Option<Method> {
@@ -51,6 +67,7 @@ fn method(name: &str) -> Option<Method> {
         "PS512" => ("PS512", Kind::Rsa(&sig::RSA_PSS_SHA512, &sig::RSA_PSS_2048_8192_SHA512)),
         "ES256" => ("ES256", Kind::Other(Family::P256, &sig::ECDSA_P256_SHA256_FIXED)),
         "ES384" => ("ES384", Kind::Other(Family::P384, &sig::ECDSA_P384_SHA384_FIXED)),
+        "ES512" => ("ES512", Kind::P521),
         "EdDSA" => ("EdDSA", Kind::Other(Family::Ed25519, &sig::ED25519)),
         _ => return None,
     };
@@ -80,7 +97,9 @@ impl Jwt {
     /// # Errors
     /// One line saying what is wrong with an option or a file.
     pub fn new(options: &JwtOptions) -> Result<Self, String> {
-        let method = method(&options.sign_method).ok_or_else(|| unknown(&options.sign_method))?;
+        let method = method(&options.sign_method).ok_or_else(|| {
+            format!("--auth-token: sign-method {:?} is not supported", options.sign_method)
+        })?;
         let private = options.private_key.as_deref().map(read_file).transpose()?;
         let public = options.public_key.as_deref().map(read_file).transpose()?;
         let mut rsa = None;
@@ -92,9 +111,10 @@ impl Jwt {
             }
             Kind::Rsa(encoding, verify) => {
                 rsa = Some(encoding);
-                pair(private, public, Family::Rsa, verify)?
+                pair(private, public, Family::Rsa, Some(verify))?
             }
-            Kind::Other(family, verify) => pair(private, public, family, verify)?,
+            Kind::Other(family, verify) => pair(private, public, family, Some(verify))?,
+            Kind::P521 => pair(private, public, Family::P521, None)?,
         };
         Ok(Self { name: method.name, signer, rsa, ttl: options.ttl, random: SystemRandom::new() })
     }
@@ -136,6 +156,7 @@ impl Jwt {
             Private::Elliptic(pair) => {
                 Ok(pair.sign(&self.random, message).map_err(failed)?.as_ref().to_vec())
             }
+            Private::P521(key) => key.sign(message).ok_or(TokenError::NoKey),
             Private::Ed25519(pair) => Ok(pair.sign(message).as_ref().to_vec()),
         }
     }
@@ -156,13 +177,13 @@ impl Jwt {
             return None;
         }
         let signature = BASE64.decode(signature).ok()?;
-        match &self.signer {
+        let good = match &self.signer {
             // Compares in constant time.
-            Signer::Hmac(key) => hmac::verify(key, message.as_bytes(), &signature).ok()?,
-            Signer::Public { public, verify, .. } => {
-                let key = UnparsedPublicKey::new(*verify, &public.0);
-                key.verify(message.as_bytes(), &signature).ok()?;
-            }
+            Signer::Hmac(key) => hmac::verify(key, message.as_bytes(), &signature).is_ok(),
+            Signer::Public { checker, .. } => checker.accepts(message.as_bytes(), &signature),
+        };
+        if !good {
+            return None;
         }
         let claims: Value = serde_json::from_slice(&BASE64.decode(claims).ok()?).ok()?;
         let now = now as f64;
@@ -200,23 +221,16 @@ fn time(claims: &Value, name: &str) -> Option<Time> {
     }
 }
 
-fn unknown(method: &str) -> String {
-    let why = match method {
-        "ES512" => ": it needs keys on P-521, which can't be used here; ES256, ES384 and EdDSA can",
-        _ => "",
-    };
-    format!("--auth-token: sign-method {method:?} is not supported{why}")
-}
-
 fn missing(option: &str) -> String {
     format!("--auth-token: {option} is missing")
 }
 
+/// `verify`: how `ring` checks signatures, unless it can't, as on P-521.
 fn pair(
     private: Option<Vec<u8>>,
     public: Option<Vec<u8>>,
     family: Family,
-    verify: &'static dyn VerificationAlgorithm,
+    verify: Option<&'static dyn VerificationAlgorithm>,
 ) -> Result<Signer, String> {
     let told = |option: &str, why: String| format!("--auth-token: {option}: {why}");
     let private = private
@@ -235,7 +249,14 @@ fn pair(
         (Some(public), _) | (None, Some(public)) => public,
         (None, None) => return Err(missing("pub-key or priv-key")),
     };
-    Ok(Signer::Public { private, public, verify })
+    let checker = match verify {
+        Some(algorithm) => Checker::Ring(UnparsedPublicKey::new(algorithm, public.0)),
+        None => {
+            let key = es512::Checker::new(&public.0);
+            Checker::P521(key.ok_or_else(|| told("pub-key", "its point is not on P-521".into()))?)
+        }
+    };
+    Ok(Signer::Public { private, checker })
 }
 
 #[cfg(test)]

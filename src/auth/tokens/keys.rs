@@ -4,6 +4,7 @@
 //! (SPKI or PKCS #1) or a certificate, in PEM.
 
 use super::der::{Der, pem_blocks, tag};
+use super::es512;
 use ring::rand::SystemRandom;
 use ring::signature::{
     self, EcdsaKeyPair, EcdsaSigningAlgorithm, Ed25519KeyPair, KeyPair, RsaKeyPair,
@@ -14,6 +15,7 @@ const ELLIPTIC: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
 const ED25519: &[u8] = &[0x2b, 0x65, 0x70];
 const P256: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07];
 const P384: &[u8] = &[0x2b, 0x81, 0x04, 0x00, 0x22];
+const P521: &[u8] = &[0x2b, 0x81, 0x04, 0x00, 0x23];
 
 /// A family of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,17 +26,43 @@ pub enum Family {
     P256,
     /// The curve P-384.
     P384,
+    /// The curve P-521.
+    P521,
     /// Ed25519.
     Ed25519,
 }
 
 impl Family {
-    fn curve(self) -> Option<(&'static [u8], &'static EcdsaSigningAlgorithm)> {
-        match self {
-            Self::P256 => Some((P256, &signature::ECDSA_P256_SHA256_FIXED_SIGNING)),
-            Self::P384 => Some((P384, &signature::ECDSA_P384_SHA384_FIXED_SIGNING)),
-            Self::Rsa | Self::Ed25519 => None,
-        }
+    fn curve(self) -> Option<Curve> {
+        let (id, ring) = match self {
+            Self::P256 => (P256, Some(&signature::ECDSA_P256_SHA256_FIXED_SIGNING)),
+            Self::P384 => (P384, Some(&signature::ECDSA_P384_SHA384_FIXED_SIGNING)),
+            Self::P521 => (P521, None),
+            Self::Rsa | Self::Ed25519 => return None,
+        };
+        Some(Curve { id, ring })
+    }
+}
+
+/// One of the curves.
+#[derive(Clone, Copy)]
+struct Curve {
+    /// Its object identifier.
+    id: &'static [u8],
+    /// How `ring` signs on it, unless it can't, as on P-521.
+    ring: Option<&'static EcdsaSigningAlgorithm>,
+}
+
+impl Curve {
+    fn key(self, secret: &[u8], public: Option<&[u8]>) -> Result<Private, String> {
+        let Some(ring) = self.ring else {
+            return es512::Secret::new(secret, public).map(|key| Private::P521(Box::new(key)));
+        };
+        let public = public.ok_or("its public half is missing; openssl adds it")?;
+        let random = SystemRandom::new();
+        EcdsaKeyPair::from_private_key_and_public_key(ring, secret, public, &random)
+            .map(Private::Elliptic)
+            .map_err(|error| error.to_string())
     }
 }
 
@@ -42,8 +70,10 @@ impl Family {
 pub enum Private {
     /// RSA.
     Rsa(RsaKeyPair),
-    /// One of the curves.
+    /// One of the curves that `ring` has.
     Elliptic(EcdsaKeyPair),
+    /// P-521.
+    P521(Box<es512::Secret>),
     /// Ed25519.
     Ed25519(Ed25519KeyPair),
 }
@@ -83,12 +113,11 @@ impl Private {
         Public(match self {
             Self::Rsa(pair) => pair.public_key().as_ref().to_vec(),
             Self::Elliptic(pair) => pair.public_key().as_ref().to_vec(),
+            Self::P521(key) => key.public(),
             Self::Ed25519(pair) => pair.public_key().as_ref().to_vec(),
         })
     }
 }
-
-type Curve = (&'static [u8], &'static EcdsaSigningAlgorithm);
 
 fn elliptic_pkcs8(content: &[u8], curve: Curve) -> Result<Private, String> {
     let inner = || {
@@ -96,7 +125,7 @@ fn elliptic_pkcs8(content: &[u8], curve: Curve) -> Result<Private, String> {
         key.expect(tag::INTEGER)?;
         let mut algorithm = Der(key.expect(tag::SEQUENCE)?);
         let wanted = algorithm.expect(tag::OBJECT_ID)? == ELLIPTIC
-            && algorithm.expect(tag::OBJECT_ID)? == curve.0;
+            && algorithm.expect(tag::OBJECT_ID)? == curve.id;
         Some((wanted, key.expect(tag::OCTET_STRING)?))
     };
     match inner() {
@@ -114,20 +143,14 @@ fn elliptic_sec1(content: &[u8], curve: Curve, curve_known: bool) -> Result<Priv
         let secret = key.expect(tag::OCTET_STRING)?;
         let named = key.optional(tag::CONTEXT_0).map(|named| Der(named).expect(tag::OBJECT_ID));
         let wanted = match named {
-            Some(named) => named? == curve.0,
+            Some(named) => named? == curve.id,
             None => curve_known,
         };
         let public = key.optional(tag::CONTEXT_1).map(|public| Der(public).bit_string());
         Some((wanted, secret, public.flatten()))
     };
     match inner() {
-        Some((true, secret, Some(public))) => {
-            let random = SystemRandom::new();
-            EcdsaKeyPair::from_private_key_and_public_key(curve.1, secret, public, &random)
-                .map(Private::Elliptic)
-                .map_err(|error| error.to_string())
-        }
-        Some((true, _, None)) => Err("its public half is missing; openssl adds it".into()),
+        Some((true, secret, public)) => curve.key(secret, public),
         Some((false, ..)) => Err("it is on another curve".into()),
         None => Err("it is malformed".into()),
     }
@@ -170,8 +193,9 @@ fn spki(content: &[u8], family: Family) -> Option<Vec<u8>> {
     let wanted = match family {
         Family::Rsa => kind == RSA,
         Family::Ed25519 => kind == ED25519,
-        Family::P256 => kind == ELLIPTIC && algorithm.expect(tag::OBJECT_ID)? == P256,
-        Family::P384 => kind == ELLIPTIC && algorithm.expect(tag::OBJECT_ID)? == P384,
+        Family::P256 | Family::P384 | Family::P521 => {
+            kind == ELLIPTIC && algorithm.expect(tag::OBJECT_ID)? == family.curve()?.id
+        }
     };
     wanted.then(|| key.bit_string().map(<[u8]>::to_vec))?
 }

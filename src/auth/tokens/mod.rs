@@ -5,6 +5,7 @@
 //! from a file.
 
 mod der;
+mod es512;
 pub mod jwt;
 mod keys;
 pub mod simple;

@@ -31,7 +31,8 @@ fn refused(method: &str, private: Option<&str>, public: Option<&str>) -> String 
 fn every_method_takes_its_own_tokens_and_nobody_elses() {
     let rsa = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"].map(|m| (m, "rsa.pem"));
     let hmac = ["HS256", "HS384", "HS512"].map(|method| (method, "rsa-public.pem"));
-    let others = [("ES256", "p256.pem"), ("ES384", "p384.pem"), ("EdDSA", "ed25519.pem")];
+    let others = [("ES256", "p256.pem"), ("ES384", "p384.pem"), ("ES512", "p521.pem")];
+    let others = others.into_iter().chain([("EdDSA", "ed25519.pem")]);
     let all: Vec<_> = rsa.into_iter().chain(hmac).chain(others).collect();
     let tokens: Vec<_> = all.iter().map(|(method, file)| jwt(method, Some(file), None)).collect();
     for (giver, (method, _)) in tokens.iter().zip(&all) {
@@ -52,6 +53,10 @@ fn files_in_all_their_forms() {
         ("ES256", "p256.pem", "p256-public.pem"),
         ("ES256", "p256-pkcs8.pem", "p256-certificate.pem"),
         ("ES384", "p384.pem", "p384-public.pem"),
+        ("ES512", "p521.pem", "p521-public.pem"),
+        ("ES512", "p521-pkcs8.pem", "p521-certificate.pem"),
+        // Openssl's "-no_public".
+        ("ES512", "p521-secret.pem", "p521-public.pem"),
         ("EdDSA", "ed25519.pem", "ed25519-public.pem"),
     ] {
         let both = jwt(method, Some(private), Some(public));
@@ -67,9 +72,7 @@ fn files_in_all_their_forms() {
 fn what_is_wrong_with_options_is_said() {
     assert!(refused("", None, None).contains("sign-method \"\" is not supported"));
     assert!(refused("none", None, None).contains("not supported"));
-    assert!(
-        refused("ES512", Some("p256.pem"), None).contains("not supported: it needs keys on P-521")
-    );
+    assert!(refused("ES521", Some("p521.pem"), None).contains("not supported"));
     assert!(refused("HS256", None, Some("rsa-public.pem")).contains("priv-key is missing"));
     assert!(refused("RS256", None, None).contains("pub-key or priv-key is missing"));
     assert!(refused("RS256", Some("nowhere.pem"), None).contains("nowhere.pem"));
@@ -80,6 +83,14 @@ fn what_is_wrong_with_options_is_said() {
     assert!(refused("ES256", Some("p384.pem"), None).contains("another curve"));
     assert!(refused("ES384", Some("p256-pkcs8.pem"), None).contains("another curve"));
     assert!(refused("ES256", None, Some("p384-public.pem")).contains("another curve"));
+    assert!(refused("ES384", Some("p521.pem"), None).contains("another curve"));
+    assert!(refused("ES512", Some("p384.pem"), None).contains("another curve"));
+    assert!(refused("ES512", Some("p256-pkcs8.pem"), None).contains("another curve"));
+    assert!(refused("ES512", Some("ed25519.pem"), None).contains("can't be used"));
+    assert!(refused("ES512", None, Some("p384-public.pem")).contains("another curve"));
+    assert!(refused("ES512", None, Some("p256-certificate.pem")).contains("another curve"));
+    let strangers = refused("ES512", Some("p521.pem"), Some("p521-other-public.pem"));
+    assert!(strangers.contains("don't belong together"));
     let strangers = refused("RS256", Some("rsa-other.pem"), Some("rsa-public.pem"));
     assert!(strangers.contains("don't belong together"));
 }
@@ -109,6 +120,32 @@ fn claims() {
     assert_eq!(check(json!({ "username": "ann" })), None);
     assert_eq!(check(json!(["ann"])), None);
     assert_eq!(check(json!(null)), None);
+}
+
+/// On the curve that `ring` doesn't have.
+#[test]
+fn forged_tokens_of_es512() {
+    let tokens = jwt("ES512", Some("p521.pem"), None);
+    let token = tokens.give("ann", 5).unwrap();
+    assert_eq!(tokens.check(&token), Some(("ann".into(), 5)));
+    let (message, signature) = token.rsplit_once('.').unwrap();
+    let signature = BASE64.decode(signature).unwrap();
+    assert_eq!(signature.len(), 132);
+    let with = |signature: &[u8]| format!("{message}.{}", BASE64.encode(signature));
+    let mut changed = signature.clone();
+    changed[131] ^= 1;
+    let (header, _) = message.split_once('.').unwrap();
+    let claims = BASE64.encode(json!({ "username": "root", "revision": 5 }).to_string());
+    for forged in [
+        with(&changed),
+        with(&signature[..131]),
+        with(&[0; 132]),
+        with(&[]),
+        format!("{header}.{claims}.{}", BASE64.encode(&signature)),
+        jwt("ES384", Some("p384.pem"), None).give("root", 5).unwrap(),
+    ] {
+        assert_eq!(tokens.check(&forged), None, "{forged}");
+    }
 }
 
 #[test]
