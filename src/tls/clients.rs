@@ -69,7 +69,7 @@ impl ClientCertVerifier for Clients {
         if !self.hostnames.is_empty() {
             let parsed = ParsedCertificate::try_from(end_entity)?;
             if !self.hostnames.iter().any(|name| verify_server_name(&parsed, name).is_ok()) {
-                return Err(CertificateError::ApplicationVerificationFailure.into());
+                return Err(CertificateError::NotValidForName.into());
             }
         }
         Ok(verified)
@@ -211,7 +211,7 @@ mod tests {
     fn only_wanted_names_are_let_in() {
         let ours = authority();
         let clients = clients(&ours, Revoked::default(), &["a.example.org", "10.0.0.1"]);
-        let refused = Err(CertificateError::ApplicationVerificationFailure.into());
+        let refused = Err(CertificateError::NotValidForName.into());
         for (name, want) in [
             ("a.example.org", Ok(())),
             ("*.example.org", Ok(())),
