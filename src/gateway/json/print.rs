@@ -116,7 +116,11 @@ fn read<'a>(
 
 fn is_default(field: &Field, value: Wire<'_>) -> bool {
     match value {
-        Wire::Varint(value) => value == 0,
+        // Of a number in 32 bits the upper half does not count.
+        Wire::Varint(value) => match field.kind {
+            Kind::Int32 | Kind::Uint32 | Kind::Enum(_) => value as u32 == 0,
+            _ => value == 0,
+        },
         Wire::Bytes(bytes) => bytes.is_empty() && !matches!(field.kind, Kind::Message(_)),
     }
 }

@@ -59,6 +59,18 @@ fn enum_values_have_names_or_numbers() {
 }
 
 #[test]
+fn the_upper_half_of_short_numbers_does_not_count() {
+    let shape = schema::find("etcdserverpb.RangeRequest").expect("a message");
+    // The order of sorting, field 5, as 2^63 and as 2^63 + 1.
+    for (low, want) in [(0x80, json!({})), (0x81, json!({ "sort_order": "ASCEND" }))] {
+        let bytes = [0x28, low, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01];
+        let mut text = Vec::new();
+        print(shape, &bytes, &mut text).expect("printed");
+        assert_eq!(serde_json::from_slice::<Value>(&text).expect("JSON"), want);
+    }
+}
+
+#[test]
 fn texts_are_escaped() {
     let status = pb::StatusResponse { version: "a\"\\\n\u{1}é".into(), ..Default::default() };
     assert_eq!(printed("StatusResponse", &status), json!({ "version": "a\"\\\n\u{1}é" }));
