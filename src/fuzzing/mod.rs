@@ -1,6 +1,7 @@
 //! Everything that reads bytes of others, as functions of any bytes: none may panic, hang, or read back
 //! something else than was written. For tests only.
 
+mod changes;
 mod tests;
 
 use crate::backend::local::wal::{Files, Wal};

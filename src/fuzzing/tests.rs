@@ -1,6 +1,11 @@
 //! Each target with its corpus, and with changes of it that a seed decides.
 
-use super::TARGETS;
+use super::{TARGETS, changes, choice};
+use crate::transfer::bolt;
+use crate::transfer::import::ImportError;
+use leaseway_proto::etcdserverpb as pb;
+use leaseway_proto::schema::METHODS;
+use prost::Message;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::path::Path;
@@ -8,11 +13,10 @@ use std::time::{Duration, Instant};
 
 /// Changed inputs for each target.
 const CHANGES: u64 = 3000;
+/// How many of them are looked at for what they reach.
+const ROUNDS: u64 = 500;
 /// Whatever is left of them after this is left out: the machine may be slow.
 const TIME_MAX: Duration = Duration::from_secs(8);
-/// Bytes that mean something somewhere.
-const BYTES: &[u8] =
-    b"\0\x01\x02\x08\x0a\x12\x1a\x22\x7f\x80\xfe\xff\"\\{}[]:,0-9eu=/_ \n#&*|>'!%@";
 
 /// Files of etcd's for snapshots: they serve other tests as well.
 fn corpus(name: &str) -> Vec<Vec<u8>> {
@@ -28,27 +32,28 @@ fn corpus(name: &str) -> Vec<Vec<u8>> {
     files.iter().map(|file| std::fs::read(file).unwrap()).collect()
 }
 
-fn change(input: &mut Vec<u8>, others: &[Vec<u8>], random: &mut StdRng) {
-    let at = random.random_range(0..=input.len());
-    let end = (at + random.random_range(1..9)).min(input.len());
-    match random.random_range(0..8) {
-        0 => drop(input.drain(at..end)),
-        1 => input.truncate(at),
-        2 if at < input.len() => input[at] ^= 1 << random.random_range(0..8),
-        3 => input[at..end].fill(BYTES[random.random_range(0..BYTES.len())]),
-        4 => {
-            let piece = input[at..end].to_vec();
-            drop(input.splice(at..at, piece));
+/// Most inputs of a known form keep it, as nearly every other change breaks it.
+fn change(name: &str, input: &mut Vec<u8>, others: &[Vec<u8>], random: &mut StdRng) {
+    match name {
+        "requests" if random.random_range(0..8) != 0 && !input.is_empty() => {
+            // The first byte says what it is a message to.
+            let mut message = input.split_off(1);
+            changes::message(&mut message, others, random);
+            input.append(&mut message);
         }
-        5 => {
-            let other = &others[random.random_range(0..others.len())];
-            let from = random.random_range(0..=other.len());
-            let to = (from + random.random_range(1..33)).min(other.len());
-            drop(input.splice(at..end, other[from..to].iter().copied()));
-        }
-        6 if at < input.len() => input[at] = random.random(),
-        _ => input.insert(at, BYTES[random.random_range(0..BYTES.len())]),
+        "snapshot" if random.random_range(0..8) != 0 => changes::page(input, random),
+        _ => changes::bytes(input, others, random),
     }
+}
+
+/// One of the inputs after some changes.
+fn changed(seeds: &[Vec<u8>], round: u64, change: impl Fn(&mut Vec<u8>, &mut StdRng)) -> Vec<u8> {
+    let mut random = StdRng::seed_from_u64(round);
+    let mut input = seeds[random.random_range(0..seeds.len())].clone();
+    for _ in 0..random.random_range(1..6) {
+        change(&mut input, &mut random);
+    }
+    input
 }
 
 fn run(name: &str) {
@@ -63,14 +68,39 @@ fn run(name: &str) {
         if started.elapsed() > time || longer.is_none() && round == CHANGES {
             return;
         }
-        let mut random = StdRng::seed_from_u64(round);
-        let mut input = seeds[random.random_range(0..seeds.len())].clone();
-        for _ in 0..random.random_range(1..6) {
-            change(&mut input, &seeds, &mut random);
-        }
+        let input = changed(&seeds, round, |input, random| change(name, input, &seeds, random));
         let outcome = std::panic::catch_unwind(|| target(&input));
         assert!(outcome.is_ok(), "round {round} of {name}: \"{}\"", input.escape_ascii());
     }
+}
+
+/// Whether a transaction, put or range is read.
+fn request(data: &[u8]) -> Option<bool> {
+    let (method, bytes) = choice(data, METHODS)?;
+    match method.name {
+        "Txn" => Some(pb::TxnRequest::decode(bytes).is_ok()),
+        "Put" => Some(pb::PutRequest::decode(bytes).is_ok()),
+        "Range" => Some(pb::RangeRequest::decode(bytes).is_ok()),
+        _ => None,
+    }
+}
+
+/// Whether keys of etcd's are found in a database file.
+fn database(data: &[u8]) -> Option<bool> {
+    let mut file = data.to_vec();
+    bolt::reseal(&mut file);
+    let keys = || {
+        let mut database = bolt::Database::open(file.clone()).ok()?;
+        let buckets = database.buckets().ok()?;
+        let keys = buckets.iter().find(|bucket| bucket.name == b"key")?;
+        let mut found = 0;
+        let _ = database.scan::<ImportError>(keys, &mut |_, _| {
+            found += 1;
+            Ok(())
+        });
+        (found > 0).then_some(())
+    };
+    Some(keys().is_some())
 }
 
 #[test]
@@ -101,4 +131,27 @@ fn records() {
 #[test]
 fn config() {
     run("config");
+}
+
+/// What forms are kept for: most of what is changed is still read, and not refused at its first bytes.
+#[test]
+fn what_lies_deep_is_reached() {
+    let rate = |name: &str, read: fn(&[u8]) -> Option<bool>, keep: bool| {
+        let seeds = corpus(name);
+        let (mut tried, mut reached) = (0, 0);
+        for round in 0..ROUNDS {
+            let input = changed(&seeds, round, |input, random| match keep {
+                true => change(name, input, &seeds, random),
+                false => changes::bytes(input, &seeds, random),
+            });
+            let outcome = read(&input);
+            tried += u64::from(outcome.is_some());
+            reached += u64::from(outcome == Some(true));
+        }
+        100 * reached / tried
+    };
+    for (name, read) in [("requests", request as fn(&[u8]) -> _), ("snapshot", database)] {
+        let (with, without) = (rate(name, read, true), rate(name, read, false));
+        assert!(with > 50 && with > 2 * without, "{name}: {with} %, {without} %");
+    }
 }
