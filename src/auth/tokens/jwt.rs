@@ -29,7 +29,7 @@ enum Signer {
 /// What checks signatures that are made with a private key.
 enum Checker {
     Ring(UnparsedPublicKey<Vec<u8>>),
-    P521(es512::Checker),
+    P521(Box<es512::Checker>),
 }
 
 impl Checker {
@@ -252,8 +252,9 @@ fn pair(
     let checker = match verify {
         Some(algorithm) => Checker::Ring(UnparsedPublicKey::new(algorithm, public.0)),
         None => {
-            let key = es512::Checker::new(&public.0);
-            Checker::P521(key.ok_or_else(|| told("pub-key", "its point is not on P-521".into()))?)
+            let key = es512::Checker::new(&public.0)
+                .ok_or_else(|| told("pub-key", "its point is not on P-521".into()))?;
+            Checker::P521(Box::new(key))
         }
     };
     Ok(Signer::Public { private, checker })
