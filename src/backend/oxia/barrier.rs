@@ -1,16 +1,16 @@
 //! Barriers: what makes a read linearizable.
 //!
 //! A barrier proves how far the log reached at some moment after it was asked for. Everyone who asks
-//! while one is under way shares the next, and those who were answered a moment ago may share it too.
+//! while one is under way shares the next.
 
+use super::log::OnTurn;
 use super::outage::Outage;
-use super::pace::{OnTurn, Pace};
 use super::shard::{Shard, Tip};
 use crate::seams::{Rule, follows};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 /// Pause after a failed attempt.
 const AGAIN: Duration = Duration::from_millis(20);
@@ -32,7 +32,7 @@ impl Barriers {
     pub fn start<S: Shard>(shard: Arc<S>, on_turn: OnTurn) -> (Self, watch::Receiver<u64>) {
         let (queue, waiting) = mpsc::channel(QUEUE);
         let (proved, highest) = watch::channel(0);
-        tokio::spawn(run(shard, waiting, proved, Pace::new(on_turn)));
+        tokio::spawn(run(shard, waiting, proved, on_turn));
         (Self { queue }, highest)
     }
 
@@ -49,7 +49,7 @@ async fn run<S: Shard>(
     shard: Arc<S>,
     mut queue: mpsc::Receiver<Waiting>,
     proved: watch::Sender<u64>,
-    mut pace: Pace,
+    on_turn: OnTurn,
 ) {
     let mut waiting: Vec<Waiting> = Vec::new();
     let mut outage = Outage::default();
@@ -60,12 +60,15 @@ async fn run<S: Shard>(
                 None => return,
             }
         }
-        // Only those who are here before it begins: the proof begins after they asked.
-        gather(&mut queue, &mut waiting, &pace).await;
+        // Only those who are here now: the proof begins after they asked.
+        while let Ok(more) = queue.try_recv() {
+            waiting.push(more);
+        }
         let began = Instant::now();
         match shard.proven_tip().await {
             Ok(tip) => {
                 outage.over();
+                on_turn(began.elapsed());
                 // Those who wait need the log up to there: it is to be read now.
                 proved.send_if_modified(|highest| {
                     let higher = tip.position > *highest;
@@ -77,30 +80,16 @@ async fn run<S: Shard>(
                 {
                     waiting.push(more);
                 }
-                pace.ended(began.elapsed(), waiting.len(), queue.len());
                 for answer in waiting.drain(..) {
                     // Whoever gave up does not need it.
                     let _ = answer.send(tip);
                 }
             }
             Err(error) => {
-                pace.failed();
                 outage.failed("writes, renewals and linearizable reads wait", &error);
                 waiting.retain(|answer| !answer.is_closed());
                 tokio::time::sleep(AGAIN).await;
             }
         }
-    }
-}
-
-/// Takes who asks, for as long as the pace lets it.
-async fn gather(queue: &mut mpsc::Receiver<Waiting>, waiting: &mut Vec<Waiting>, pace: &Pace) {
-    loop {
-        while let Ok(more) = queue.try_recv() {
-            waiting.push(more);
-        }
-        let Some(until) = pace.wait(waiting.len()) else { return };
-        let Ok(Some(more)) = timeout_at(until, queue.recv()).await else { return };
-        waiting.push(more);
     }
 }

@@ -6,7 +6,6 @@ use super::compare::Board;
 use super::in_flight::InFlight;
 use super::join::{Joiner, Membership};
 use super::names::Names;
-use super::pace::OnTurn;
 use super::propose::{self, Proposer, Request};
 use super::shard::{Means, Shard, Tip};
 use super::tail::Tail;
@@ -40,6 +39,9 @@ const AGAIN: Duration = Duration::from_millis(100);
 
 /// Called once when the log can't be followed any more.
 pub type OnStop = Box<dyn FnOnce(Halt) + Send>;
+
+/// Told how long something took that went well.
+pub type OnTurn = Box<dyn Fn(Duration) + Send + Sync>;
 
 /// Takes leave of the other gateways.
 type Leave = Box<dyn Fn(Membership) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;

@@ -15,7 +15,6 @@
 //! | [`join`] | an id, a record that lives with the process, a registration |
 //! | [`client`] | the calls to a real cluster |
 //! | [`compare`] | whether the gateways hold the same |
-//! | [`pace`] | when the next append or barrier begins, so that many share it |
 //! | [`members`] | which gateways live, and which of them looks after things |
 //! | [`sessions`] | the shard's sessions, each with a marker that tells of its end |
 //! | [`log`] | all of the log's parts as a [`crate::backend::Log`] |
@@ -37,7 +36,6 @@ pub mod longest;
 pub mod members;
 pub mod names;
 pub mod outage;
-pub mod pace;
 pub mod propose;
 pub mod sessions;
 pub mod shard;

@@ -1,8 +1,8 @@
 //! Proposes: packs commands into entries, appends them one after the other, and settles what became
 //! of an append whose answer was lost.
 //!
-//! While an append is on its way, everything that arrives queues for the next one, which may wait a moment
-//! for those whose commands the last one had ([`super::pace`]). One append at a time, so at most one batch is ever in doubt. Then an entry without
+//! While an append is on its way, everything that arrives queues for the next one; nothing waits on
+//! a timer. One append at a time, so at most one batch is ever in doubt. Then an entry without
 //! commands and with a higher number is appended, until one is answered: once that is applied, the
 //! batch has been applied too, or never will be ([`crate::keyspace::gateways`]), and its commands are
 //! proposed again for those who still wait.
@@ -10,7 +10,7 @@
 use super::apply::Ordered;
 use super::in_flight::{Answer, Batch, InFlight};
 use super::join::{Joiner, Membership};
-use super::pace::{OnTurn, Pace};
+use super::log::OnTurn;
 use super::shard::{Shard, ShardError};
 use crate::keyspace::command::Command;
 use crate::keyspace::gateways::{GatewayId, Gateways};
@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 /// Commands in one entry at most.
 const ENTRY_COMMANDS: usize = 4096;
@@ -74,7 +74,6 @@ pub struct Proposer<S> {
     parts: Parts<S>,
     me: Option<Membership>,
     number: u64,
-    pace: Pace,
     // What comes before the queue: commands that have to be proposed again, and entries about
     // gateways that were met while packing commands.
     again: VecDeque<(Command, Answer)>,
@@ -83,16 +82,8 @@ pub struct Proposer<S> {
 
 impl<S: Shard> Proposer<S> {
     /// Proposes nothing yet; [`Proposer::run`] joins first.
-    pub fn new(mut parts: Parts<S>) -> Self {
-        let on_append = std::mem::replace(&mut parts.on_append, Box::new(|_| ()));
-        Self {
-            parts,
-            me: None,
-            number: 0,
-            pace: Pace::new(on_append),
-            again: VecDeque::new(),
-            controls: VecDeque::new(),
-        }
+    pub fn new(parts: Parts<S>) -> Self {
+        Self { parts, me: None, number: 0, again: VecDeque::new(), controls: VecDeque::new() }
     }
 
     /// Works until the queue is closed or applying has stopped.
@@ -189,21 +180,17 @@ impl<S: Shard> Proposer<S> {
         me: (GatewayId, u64),
         first: Option<(Command, Answer)>,
     ) -> Result<(), Stopping> {
-        let (commands, answers) = self.gather(first).await;
+        let (commands, answers) = self.gather(first);
         if commands.is_empty() {
             return Ok(());
         }
         let (entry, began) = (self.entry(me, commands, None), Instant::now());
         self.parts.in_flight.note(Batch { entry: entry.clone(), answers });
-        let appended = self.append(entry.clone()).await?;
-        match &appended {
+        match self.append(entry.clone()).await? {
             Appended::Landed(_) => {
-                self.pace.ended(began.elapsed(), entry.commands.len(), self.parts.queue.len());
+                (self.parts.on_append)(began.elapsed());
+                Ok(())
             }
-            _ => self.pace.failed(),
-        }
-        match appended {
-            Appended::Landed(_) => Ok(()),
             Appended::Unknown if follows(Rule::Settle) => self.settle(&entry).await,
             Appended::No | Appended::Unknown => {
                 self.propose_again(&entry);
@@ -219,7 +206,7 @@ impl<S: Shard> Proposer<S> {
     }
 
     /// What goes into the next entry: what must be proposed again, then what is queued.
-    async fn gather(&mut self, first: Option<(Command, Answer)>) -> (Vec<Command>, Vec<Answer>) {
+    fn gather(&mut self, first: Option<(Command, Answer)>) -> (Vec<Command>, Vec<Answer>) {
         let (mut commands, mut answers, mut bytes) = (Vec::new(), Vec::new(), 0);
         let mut next = self.again.pop_front().or(first);
         while let Some((command, answer)) = next.take() {
@@ -236,24 +223,14 @@ impl<S: Shard> Proposer<S> {
             if commands.len() >= ENTRY_COMMANDS {
                 break;
             }
-            next = match self.again.pop_front() {
-                Some(again) => Some(again),
-                None => self.queued_command(commands.len()).await,
-            };
+            next = self.again.pop_front().or_else(|| self.queued_command());
         }
         (commands, answers)
     }
 
     /// The next queued request, if it is a command; one about gateways waits for the next entry.
-    async fn queued_command(&mut self, gathered: usize) -> Option<(Command, Answer)> {
-        let request = match self.parts.queue.try_recv() {
-            Ok(request) => request,
-            Err(_) => {
-                let until = self.pace.wait(gathered)?;
-                timeout_at(until, self.parts.queue.recv()).await.ok()??
-            }
-        };
-        match request {
+    fn queued_command(&mut self) -> Option<(Command, Answer)> {
+        match self.parts.queue.try_recv().ok()? {
             Request::Command(command, answer) => Some((*command, answer)),
             Request::Control(control) => {
                 self.controls.push_back(control);
