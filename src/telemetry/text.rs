@@ -141,23 +141,17 @@ impl Metrics {
             "Revisions that the watcher furthest behind has not been given.",
             &self.watch.lag,
         );
-        // Without gateways there is nothing to ask.
-        for (name, help, histogram) in [
-            (
-                "leaseway_oxia_append_duration_seconds",
-                "Time of an append of commands to the log.",
-                &self.oxia.append,
-            ),
-            (
-                "leaseway_oxia_barrier_duration_seconds",
-                "Time to prove how far the log reaches.",
-                &self.oxia.barrier,
-            ),
-        ] {
-            if !histogram.is_empty() {
-                out.histogram(name, help, histogram);
-            }
-        }
+        // Without Oxia they stay empty.
+        out.histogram(
+            "leaseway_oxia_append_duration_seconds",
+            "Time of an append of commands to the log.",
+            &self.oxia.append,
+        );
+        out.histogram(
+            "leaseway_oxia_barrier_duration_seconds",
+            "Time to prove how far the log reaches.",
+            &self.oxia.barrier,
+        );
     }
 
     fn write_disk(&self, out: &mut Exposition) {
