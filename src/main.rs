@@ -1,7 +1,7 @@
 //! Start-up, stage by stage.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{IsTerminal as _, Stdout, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::MetadataExt as _;
@@ -14,7 +14,7 @@ use leaseway::config::backend::Backend;
 use leaseway::config::{self, Config, Invocation, LogOutput, MetricsDetail, VERSION};
 use leaseway::data_dir::{DataDir, Presence};
 use leaseway::gateway::http::{Endpoints, HealthState, ReadFuture};
-use leaseway::gateway::listen::Bound;
+use leaseway::gateway::listen::{Bound, Traffic};
 use leaseway::gateway::serve::{self, App, Gate, Server};
 use leaseway::health_check;
 use leaseway::lives::{self, Life, Past, Stop};
@@ -375,8 +375,10 @@ fn tell_supervisor(state: State) {
     }
 }
 
+/// Where the API is served.
 fn places(places: &[Bound]) -> String {
-    let urls = places.iter().flat_map(Bound::urls).map(|url| url.to_string());
+    let clients = places.iter().filter(|place| place.traffic != Traffic::Metrics);
+    let urls = clients.flat_map(Bound::urls).map(|url| url.to_string());
     let urls: Vec<String> = urls.collect();
     urls.join(", ")
 }
@@ -397,15 +399,17 @@ fn greet(config: &Config, places: &str) {
     }
 }
 
-/// Whether the log goes to standard output as well, by its own name or because both names lead to one place.
+/// Whether the log goes to standard output as well: by its own name, or because other names lead to the same place.
 fn has_log(stdout: &Stdout, outputs: &[LogOutput]) -> bool {
-    let place = |stream: BorrowedFd<'_>| {
+    let place = |found: Metadata| (found.dev(), found.ino());
+    let stream = |stream: BorrowedFd<'_>| {
         let file = File::from(stream.try_clone_to_owned().ok()?);
-        file.metadata().ok().map(|found| (found.dev(), found.ino()))
+        file.metadata().ok().map(place)
     };
-    let same = || {
-        let (out, err) = (place(stdout.as_fd()), place(std::io::stderr().as_fd()));
-        out.is_some() && out == err
-    };
-    outputs.contains(&LogOutput::Stdout) || (outputs.contains(&LogOutput::Stderr) && same())
+    let Some(out) = stream(stdout.as_fd()) else { return outputs.contains(&LogOutput::Stdout) };
+    outputs.iter().any(|output| match output {
+        LogOutput::Stdout => true,
+        LogOutput::Stderr => stream(std::io::stderr().as_fd()) == Some(out),
+        LogOutput::File(path) => std::fs::metadata(path).ok().map(place) == Some(out),
+    })
 }

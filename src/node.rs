@@ -172,11 +172,12 @@ impl Node {
         )
         .map_err(|error| error.to_string())?;
         target::check(dir.path())?;
+        // Before there is a store: whoever mends a flag finds the directory as it was.
+        let auth = Auth::new(&config.auth)?;
         let sync = !config.unsafe_no_fsync;
         let store = Store::open(dir, config.storage_cache_bytes, sync)?;
         count_prefixes(config, &*store.engine, &metrics)
             .map_err(|error| format!("cannot read the store: {error}"))?;
-        let auth = Auth::new(&config.auth)?;
         Self::start(config, store, auth, observers, metrics)
             .map_err(|error| format!("cannot start threads: {error}").into())
     }

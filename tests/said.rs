@@ -110,12 +110,18 @@ async fn alarms_compactions_and_defragmentations_have_their_lines() {
     let ended = one(&server, "finished defragmenting");
     assert_eq!(ended["db-size-bytes-before"], begun["current-db-size-bytes"]);
     assert!(ended["current-db-size-bytes"].is_u64() && ended["took"].is_string(), "{ended}");
+    assert!(is_local(&ended), "{ended}");
+
+    maintenance.snapshot(pb::SnapshotRequest {}).await.expect("sent");
+    let sent = one(&server, "sending a snapshot");
+    assert!(sent["bytes"].is_u64() && is_local(&sent), "{sent}");
     server.stop();
 }
 
 #[test]
 fn a_log_on_standard_output_is_json_line_by_line() {
-    for outputs in ["--log-outputs=stdout", "--log-outputs=stderr", "--log-outputs=stdout,stderr"] {
+    for outputs in ["stdout", "stderr", "stdout,stderr", "/dev/stdout", "/dev/stderr"] {
+        let outputs = &*format!("--log-outputs={outputs}");
         // Both streams are one file here, which is no terminal.
         let mut server = Server::start(&[outputs]);
         server.wait_for_log("serves the etcd");
@@ -162,4 +168,21 @@ fn each_scheme_on_a_shared_port_has_its_own_line() {
     };
     assert_eq!(address("client traffic securely"), Some(secure));
     assert_eq!(address("client traffic insecurely"), Some(plain));
+}
+
+#[test]
+fn a_start_that_fails_for_a_flag_makes_no_store() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let data = dir.path().join("data");
+    let url = format!("http://127.0.0.1:{}", free_port());
+    let ended = support::finish(
+        support::leaseway()
+            .current_dir(dir.path())
+            .arg("--auth-token=jwt,sign-method=RS256,priv-key=nowhere.pem")
+            .arg(format!("--data-dir={}", data.display()))
+            .args(["--listen-client-urls", &url, "--advertise-client-urls", &url]),
+    );
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("nowhere.pem"), "{}", ended.stderr);
+    assert!(!data.join("keyspace.redb").exists());
 }

@@ -34,6 +34,9 @@ pub(super) fn of_flag(written: &str) -> Option<String> {
 /// What may have been meant by a word where a flag belongs; `switch` is the yes-or-no flag that stands before it
 /// without a value.
 pub(super) fn of_word(word: &str, switch: Option<&str>) -> String {
+    if word.starts_with("--") {
+        return "What follows a -- of its own is no flag: leave that out.".to_owned();
+    }
     if let Some(name) = switch
         && parse_bool(word).is_some()
     {
@@ -122,6 +125,7 @@ mod tests {
             ("false", Some("pre-vote"), "equals sign: --pre-vote=false"),
             ("false", None, "the commands are health, import, export, restore"),
             ("serve", Some("pre-vote"), "the commands are"),
+            ("--name=a", None, "leave that out"),
         ] {
             let hint = of_word(word, switch);
             assert!(hint.contains(part), "{word}: {hint}");

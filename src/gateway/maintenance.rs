@@ -225,7 +225,7 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
     ) -> Result<Response<Self::SnapshotStream>, Status> {
         self.context.admin(&Credentials::of(&request)).await?;
         self.context.log.barrier().await.map_err(Error::from)?;
-        self.snapshots.send().await.map(Response::new)
+        self.snapshots.send(&Asker::of(&self.context, &request)).await.map(Response::new)
     }
 
     async fn move_leader(

@@ -3,6 +3,7 @@
 //! The file is written to disk first, from one storage snapshot, and sent from there: however slow a
 //! client reads, the store is not held up by it, and no more than a few pieces of the file are in memory.
 
+use super::told::{self, Asker};
 use crate::config::ETCD_CLUSTER_VERSION;
 use crate::keyspace::reader::Reader;
 use crate::storage::Engine;
@@ -53,7 +54,7 @@ impl Snapshots {
     ///
     /// # Errors
     /// The file can't be written.
-    pub async fn send(&self) -> Result<Answers, Status> {
+    pub async fn send(&self, asker: &Asker) -> Result<Answers, Status> {
         let permit = self.writing.clone().acquire_owned().await;
         let permit = permit.map_err(|error| Status::unavailable(error.to_string()))?;
         let (engine, folder, origin) = (self.engine.clone(), self.folder.clone(), self.origin);
@@ -70,7 +71,7 @@ impl Snapshots {
         })?;
         // The store may be ahead of the log. Nobody is told what is not durable.
         self.reader.view().durable(position).await;
-        tracing::info!(bytes = length, "sending a snapshot");
+        told::snapshot(length, asker);
         tokio::spawn(async move {
             match pass_on(file, length, &answers).await {
                 Ok(true) => tracing::info!(bytes = length, "sent a snapshot"),

@@ -82,8 +82,19 @@ pub fn compaction(compact_revision: i64, physical: bool, asker: &Asker) {
     );
 }
 
+/// A snapshot of everything, of so many bytes, that is about to be sent.
+pub fn snapshot(bytes: u64, asker: &Asker) {
+    tracing::info!(
+        bytes,
+        requested_by = asker.user(),
+        remote_addr = asker.client(),
+        "sending a snapshot"
+    );
+}
+
 /// A defragmentation that has begun, and has to have its end in the log too: also if its client goes away.
 pub struct Defragmentation {
+    asker: Asker,
     bytes_before: u64,
     begun: Instant,
     ended: bool,
@@ -98,7 +109,7 @@ impl Defragmentation {
             remote_addr = asker.client(),
             "defragmenting"
         );
-        Self { bytes_before: bytes, begun: Instant::now(), ended: false }
+        Self { asker: asker.clone(), bytes_before: bytes, begun: Instant::now(), ended: false }
     }
 
     /// Says how it has ended, with a file of `bytes`.
@@ -107,12 +118,21 @@ impl Defragmentation {
         let took = self.begun.elapsed();
         match error {
             Some(error) => {
-                tracing::warn!(error, current_db_size_bytes = bytes, ?took, "failed to defragment");
+                tracing::warn!(
+                    error,
+                    current_db_size_bytes = bytes,
+                    ?took,
+                    requested_by = self.asker.user(),
+                    remote_addr = self.asker.client(),
+                    "failed to defragment"
+                );
             }
             None => tracing::info!(
                 db_size_bytes_before = self.bytes_before,
                 current_db_size_bytes = bytes,
                 ?took,
+                requested_by = self.asker.user(),
+                remote_addr = self.asker.client(),
                 "finished defragmenting"
             ),
         }

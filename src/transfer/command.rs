@@ -42,7 +42,7 @@ pub const HELP: &str = "\
 \x20 leaseway export FILE [--endpoint URL | --data-dir DIR] [--storage-version 3.6.0]
     Move out to etcd, or make a backup: a file for etcdutl snapshot restore, or for leaseway restore,
     of a running server or of the data directory of a stopped one.
-\x20 leaseway restore SNAPSHOT --data-dir DIR [--bump-revision 1000000000] [--mark-compacted=true]
+\x20 leaseway restore SNAPSHOT [--data-dir DIR] [--bump-revision 1000000000] [--mark-compacted=true]
     Start again from a backup. Unlike import, moves the revision on and compacts everything before,
     so that clients who saw later revisions notice. --bump-revision 0 leaves it as it is.
 \x20 Servers that are read from are asked as etcdctl asks: --user NAME:PASSWORD (or --password), and for
