@@ -17,6 +17,8 @@ use crate::schema::Schema;
 use crate::servers::Pair;
 use crate::streams::Streams;
 
+/// Seconds in which a sequence is certainly over.
+const SHORT_TTL: i64 = 60;
 /// A lease of the shortest time to live has ended long before.
 const EXPIRY_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -179,7 +181,12 @@ impl Run<'_> {
                 );
                 self.learn_lease(&left, &right);
                 self.learn_revision(&left);
-                Ok(self.judge(op, left, right))
+                let short = (short_lease(&left), short_lease(&right));
+                let difference = self.judge(op, left, right);
+                if let (Some(left), Some(right)) = short {
+                    self.revoke(left, right).await;
+                }
+                Ok(difference)
             }
             Op::Watch { stream, request } => Ok(streams.watch(self, stream, request).await),
             Op::Close { stream } => {
@@ -251,6 +258,16 @@ impl Run<'_> {
             self.bindings[0].leases.push(left);
             self.bindings[1].leases.push(right);
         }
+    }
+
+    /// Ends a lease that has just been granted, by its id in each.
+    async fn revoke(&self, left: i64, right: i64) {
+        let method = Schema::known("Lease.LeaseRevoke");
+        let body = |id| Bytes::from(pb::LeaseRevokeRequest { id }.encode_to_vec());
+        tokio::join!(
+            self.pair.reference.client.call(&method.path, body(left), &method.output),
+            self.pair.subject.client.call(&method.path, body(right), &method.output),
+        );
     }
 
     fn learn_revision(&mut self, left: &Answer) {
@@ -325,6 +342,14 @@ impl Run<'_> {
             tokio::time::sleep(Duration::from_millis(25)).await;
         }
     }
+}
+
+/// The id of a lease that a changed request has been granted, if its time may be over before the sequence is: a
+/// moment earlier in one of them.
+fn short_lease(answer: &Answer) -> Option<i64> {
+    let message = answer.message()?;
+    let granted = message.descriptor().name() == "LeaseGrantResponse";
+    (granted && number(message, "TTL") < SHORT_TTL).then(|| number(message, "ID"))
 }
 
 fn number(message: &DynamicMessage, field: &str) -> i64 {
