@@ -1,5 +1,6 @@
 //! The two servers: starting, stopping and restarting them.
 
+use std::hash::{BuildHasher, RandomState};
 use std::net::TcpListener;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -230,7 +231,9 @@ async fn probe(port: u16) -> Option<(Client, u64)> {
 /// two servers started at the same time get the same one: the later would end, and its client would
 /// find the earlier.
 fn free_port() -> Result<u16, String> {
-    static GIVEN: LazyLock<AtomicU16> = LazyLock::new(|| AtomicU16::new(std::process::id() as u16));
+    // From anywhere on: two testers side by side would go through the same ports otherwise.
+    static GIVEN: LazyLock<AtomicU16> =
+        LazyLock::new(|| AtomicU16::new(RandomState::new().hash_one(()) as u16));
     for _ in 0..PORTS.len() {
         let given = GIVEN.fetch_add(1, Ordering::Relaxed);
         let port = PORTS.start + given % (PORTS.end - PORTS.start);
