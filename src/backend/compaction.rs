@@ -1,20 +1,30 @@
-//! The line of the log that says when a compaction has ended.
+//! Tells that a compaction has ended: those who wait for it, and the log, in a line.
 //!
 //! Each server says it for itself: what a compaction asks for, each has to remove from its own store.
 
 use std::time::Instant;
+use tokio::sync::watch;
 
-/// The compaction that is under way, if there is one.
-#[derive(Debug, Default)]
-pub struct CompactionLine {
+/// How far compaction is, and the one that is under way, if there is one.
+#[derive(Debug)]
+pub struct CompactionTold {
+    finished: watch::Sender<i64>,
     since: Option<Instant>,
 }
 
-impl CompactionLine {
-    /// To be called whenever the keyspace may have come on: `finished` is the revision through which a
-    /// compaction has just removed what it may, `compacting` whether there is more to do.
-    pub fn note(&mut self, finished: Option<i64>, compacting: bool) {
-        if let Some(compact_revision) = finished {
+impl CompactionTold {
+    /// Begins where everything has been removed up to the revision `finished`, and gives a receiver of it.
+    pub fn new(finished: i64) -> (Self, watch::Receiver<i64>) {
+        let (finished, receiver) = watch::channel(finished);
+        (Self { finished, since: None }, receiver)
+    }
+
+    /// To be called whenever the keyspace may have come on: `finished` is the revision through which
+    /// compactions have removed what they may, `compacting` whether there is more to do.
+    pub fn note(&mut self, finished: i64, compacting: bool) {
+        let tell = |told: &mut i64| std::mem::replace(told, finished) != finished;
+        if self.finished.send_if_modified(tell) {
+            let compact_revision = finished;
             let took = self.since.take().map(|since| since.elapsed()).unwrap_or_default();
             tracing::info!(compact_revision, ?took, "finished scheduled compaction");
         }
@@ -32,17 +42,19 @@ mod tests {
 
     #[test]
     fn time_is_taken_from_the_beginning_of_each_compaction() {
-        let mut line = CompactionLine::default();
-        line.note(None, false);
+        let (mut line, finished) = CompactionTold::new(0);
+        line.note(0, false);
         assert_eq!(line.since, None);
-        line.note(None, true);
+        line.note(0, true);
         let begun = line.since.expect("one has begun");
-        line.note(None, true);
+        line.note(0, true);
         assert_eq!(line.since, Some(begun));
         // Another one was asked for meanwhile.
-        line.note(Some(7), true);
+        assert!(!finished.has_changed().unwrap());
+        line.note(7, true);
+        assert_eq!(*finished.borrow(), 7);
         assert!(line.since.is_some_and(|since| since >= begun));
-        line.note(Some(9), false);
+        line.note(9, false);
         assert_eq!(line.since, None);
     }
 }

@@ -13,7 +13,7 @@
 use super::logger::Logger;
 use super::recover::{checkpoint, make_room};
 use super::wal::Wal;
-use crate::backend::compaction::CompactionLine;
+use crate::backend::compaction::CompactionTold;
 use crate::backend::{Log, Pending, ProposeError};
 use crate::keyspace::command::{Command, Outcome};
 use crate::keyspace::event::{RevisionEvents, Visible};
@@ -113,7 +113,7 @@ impl LocalLog {
     /// The thread could not be started.
     pub fn start(parts: Parts) -> std::io::Result<(Self, JoinHandle<()>)> {
         let (queue, requests) = mpsc::channel(QUEUE);
-        let (told, finished) = watch::channel(parts.machine.compaction_finished());
+        let (compaction, finished) = CompactionTold::new(parts.machine.compaction_finished());
         let stats = Arc::new(LogStats::default());
         let Parts { machine, wal, engine, view, publish, on_failure, on_commit } = parts;
         let waking = queue.downgrade();
@@ -133,8 +133,7 @@ impl LocalLog {
             on_failure,
             on_commit,
             requests,
-            told,
-            compaction: CompactionLine::default(),
+            compaction,
             shrinks,
             flight: None,
             stats: told_stats,
@@ -202,8 +201,7 @@ struct Applier {
     on_failure: OnFailure,
     on_commit: OnCommit,
     requests: mpsc::Receiver<Request>,
-    told: watch::Sender<i64>,
-    compaction: CompactionLine,
+    compaction: CompactionTold,
     /// Who waits for the store to be shrunk, and since when.
     shrinks: Vec<(oneshot::Sender<bool>, Instant)>,
     flight: Option<Flight>,
@@ -418,10 +416,7 @@ impl Applier {
     /// Tells how far compaction is. Only the group that is committed next moves it on, after the one before
     /// it has arrived.
     fn tell_compaction(&mut self) {
-        let finished = self.machine.compaction_finished();
-        let new = *self.told.borrow() != finished;
-        self.compaction.note(new.then_some(finished), self.machine.compacting());
-        self.told.send_if_modified(|told| std::mem::replace(told, finished) != finished);
+        self.compaction.note(self.machine.compaction_finished(), self.machine.compacting());
     }
 
     fn checkpoint(&mut self) -> Result<(), StorageError> {

@@ -7,7 +7,7 @@
 use super::checkpoint::begin;
 use super::in_flight::InFlight;
 use super::log::OnStop;
-use crate::backend::compaction::CompactionLine;
+use crate::backend::compaction::CompactionTold;
 use crate::backend::local::log::Publish;
 use crate::keyspace::command::Outcome;
 use crate::keyspace::error::Refusal;
@@ -100,17 +100,8 @@ pub struct Applying {
 pub fn prepare(parts: Parts) -> (Applying, Applier) {
     let (entries, queue) = mpsc::channel(QUEUE);
     let (told_gateways, gateways) = watch::channel(parts.gateways.clone());
-    let (told_finished, finished) = watch::channel(parts.machine.compaction_finished());
-    let applier = Applier {
-        parts,
-        queue,
-        told_gateways,
-        told_finished,
-        compaction: CompactionLine::default(),
-        at: 0,
-        groups: 0,
-        bytes: 0,
-    };
+    let (compaction, finished) = CompactionTold::new(parts.machine.compaction_finished());
+    let applier = Applier { parts, queue, told_gateways, compaction, at: 0, groups: 0, bytes: 0 };
     (Applying { entries, gateways, finished }, applier)
 }
 
@@ -119,8 +110,7 @@ pub struct Applier {
     parts: Parts,
     queue: mpsc::Receiver<Ordered>,
     told_gateways: watch::Sender<Gateways>,
-    told_finished: watch::Sender<i64>,
-    compaction: CompactionLine,
+    compaction: CompactionTold,
     // Entry that is being applied.
     at: u64,
     // Since pages were last given back.
@@ -211,10 +201,8 @@ impl Applier {
             self.told_gateways.send_replace(self.parts.gateways.clone());
         }
         self.publish(staging)?;
-        let finished = self.parts.machine.compaction_finished();
-        let new = *self.told_finished.borrow() != finished;
-        self.compaction.note(new.then_some(finished), self.parts.machine.compacting());
-        self.told_finished.send_if_modified(|told| std::mem::replace(told, finished) != finished);
+        let machine = &self.parts.machine;
+        self.compaction.note(machine.compaction_finished(), machine.compacting());
         for (answer, outcome) in group.answers {
             // Whoever gave up waiting is not told; the command stands.
             let _ = answer.send(outcome);
