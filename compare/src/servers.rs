@@ -14,6 +14,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
@@ -214,6 +216,18 @@ impl Server {
         own.chain(others).collect()
     }
 
+    /// What the gateways have waited for Oxia so far, all of them together; `None` without Oxia.
+    pub async fn waits(&self) -> Result<Option<Waits>> {
+        if self.oxia.is_none() {
+            return Ok(None);
+        }
+        let mut all = Waits::default();
+        for process in &self.processes {
+            all.add(&metrics(process.client).await?)?;
+        }
+        Ok(Some(all))
+    }
+
     /// Bytes that the data directories occupy.
     pub fn disk_bytes(&self) -> Result<u64> {
         disk_usage(&self.directory)
@@ -255,6 +269,62 @@ impl Server {
         }
         Ok(())
     }
+}
+
+/// What gateways have waited for Oxia.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Waits {
+    /// For records to be appended to the log.
+    pub append: Wait,
+    /// For proofs of how far the log reaches.
+    pub barrier: Wait,
+}
+
+/// Calls of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Wait {
+    seconds: f64,
+    calls: f64,
+}
+
+impl Waits {
+    /// Adds what one gateway's metrics tell.
+    fn add(&mut self, metrics: &str) -> Result<()> {
+        self.append.add(metrics, "leaseway_oxia_append_duration_seconds")?;
+        self.barrier.add(metrics, "leaseway_oxia_barrier_duration_seconds")
+    }
+}
+
+impl Wait {
+    fn add(&mut self, metrics: &str, name: &str) -> Result<()> {
+        let value = |what: &str| {
+            let mut lines = metrics.lines();
+            let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(what));
+            let value = value.with_context(|| format!("no metric {name}{what}"))?;
+            value.trim().parse::<f64>().with_context(|| format!("{name}{what}: {value:?}"))
+        };
+        self.seconds += value("_sum ")?;
+        self.calls += value("_count ")?;
+        Ok(())
+    }
+
+    /// How long one call took since `before`; `None` if there was none.
+    pub fn mean_since(self, before: Self) -> Option<Duration> {
+        let mean = (self.seconds - before.seconds) / (self.calls - before.calls);
+        Duration::try_from_secs_f64(mean).ok()
+    }
+}
+
+/// The metrics that a server offers on its client port.
+async fn metrics(port: u16) -> Result<String> {
+    let get = async {
+        let mut connection = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
+        connection.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await?;
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).await?;
+        Ok::<_, std::io::Error>(answer)
+    };
+    timeout(READY_WITHIN, get).await.context("no metrics in time")?.context("reading metrics")
 }
 
 fn spawn(binary: &Path, arguments: &[String], directory: &Path) -> Result<(Child, u32)> {
@@ -372,6 +442,26 @@ fn disk_usage(path: &Path) -> Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn waits_of_all_gateways_are_counted_since_a_moment() {
+        let metrics = |append: &str| {
+            format!(
+                "leaseway_oxia_append_duration_seconds_bucket{{le=\"0.001\"}} 1\n\
+                 leaseway_oxia_append_duration_seconds_sum {append}\n\
+                 leaseway_oxia_barrier_duration_seconds_sum 0\n\
+                 leaseway_oxia_barrier_duration_seconds_count 0\n"
+            )
+        };
+        let mut before = Waits::default();
+        before.add(&metrics("1.5\nleaseway_oxia_append_duration_seconds_count 3")).unwrap();
+        let mut after = before;
+        after.add(&metrics("0.25\nleaseway_oxia_append_duration_seconds_count 5")).unwrap();
+        let mean = after.append.mean_since(before.append);
+        assert_eq!(mean, Some(Duration::from_millis(50)));
+        assert_eq!(after.barrier.mean_since(before.barrier), None);
+        assert!(after.add(&metrics("1")).is_err(), "no count");
+    }
 
     #[test]
     fn ports_differ() {

@@ -1,10 +1,10 @@
 //! Single-key puts and gets on random keys.
 
-use super::Outcome;
+use super::{Outcome, Unit, extra};
 use crate::load::{self, Operation, Window};
 use crate::requests::{self, KeyedRequest, path};
 use crate::rows::Sizes;
-use crate::servers::Server;
+use crate::servers::{Server, Wait, Waits};
 use crate::wire::{CallError, Caller, Method, count_field};
 use anyhow::Result;
 
@@ -70,7 +70,17 @@ async fn run(
         get_method: Method::new(path::RANGE),
     };
     let clients = (0..clients).map(client).collect();
-    Ok(Outcome::plain(load::closed_loop(server, window, clients).await?))
+    let before = server.waits().await?;
+    let mut outcome = Outcome::plain(load::closed_loop(server, window, clients).await?);
+    if let Some((before, after)) = before.zip(server.waits().await?) {
+        let mean = |name, wait: fn(Waits) -> Wait| {
+            let mean = wait(after).mean_since(wait(before))?;
+            Some(extra(name, mean.as_secs_f64() * 1e6, Unit::Microseconds))
+        };
+        outcome.extras.extend(mean("one append to Oxia (mean)", |waits| waits.append));
+        outcome.extras.extend(mean("one barrier of Oxia (mean)", |waits| waits.barrier));
+    }
+    Ok(outcome)
 }
 
 struct Client {
