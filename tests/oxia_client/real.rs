@@ -1,6 +1,7 @@
 //! Against a real server of the older generation, when there is one.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,9 @@ use leaseway::backend::oxia::client::{
     Client, Comparison, Config, Dialect, Epoch, Event, Expect, KeyRange, Kind, Notice,
     RECORD_BYTES_MAX, Refusal, WriteBatch, WriteError, Written, sequence_key,
 };
+use leaseway::backend::oxia::cluster::ClusterShard;
+use leaseway::backend::oxia::names::Names;
+use leaseway::backend::oxia::shard::Shard;
 use tokio::task::JoinSet;
 
 use crate::support::PATIENCE;
@@ -277,6 +281,40 @@ async fn large_scans_arrive_whole_beside_writes() {
         matches!(&refused, Err(WriteError::NotSent(error)) if error.kind == Kind::TooLarge),
         "{refused:?}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_is_read_on_from_anywhere_while_it_grows() {
+    let Some(oxia) = Oxia::start() else { return };
+    let shard = ClusterShard::new(Arc::new(oxia.client("ks").await), &Names::new("ks"));
+    let record = |number: u64| Bytes::from(vec![number.to_be_bytes()[7]; 400_000]);
+    let append = async |numbers: RangeInclusive<u64>| {
+        for number in numbers {
+            assert_eq!(shard.append(record(number)).await, Ok(number));
+        }
+    };
+    // Several portions, each of some records.
+    append(1..=20).await;
+    let (mut next, mut portions) = (1, 0);
+    while next <= 30 {
+        portions += 1;
+        assert!(portions < 100, "stuck at {next}");
+        let read = shard.read(next, 1000).await.expect("read");
+        // What was appended after a scan began is read as well, and so is what was read before.
+        match portions {
+            2 => append(21..=30).await,
+            3 => assert_eq!(shard.read(2, 1).await.expect("read")[0].position, 2),
+            _ => {}
+        }
+        for found in &read {
+            assert_eq!((found.position, &found.value), (next, &record(next)));
+            next += 1;
+        }
+    }
+    assert_eq!(shard.read(31, 1000).await, Ok(Vec::new()));
+    // Cut short, a portion is not gone on with behind its end.
+    assert_eq!(shard.read(1, 2).await.expect("read").len(), 2);
+    assert_eq!(shard.read(3, 1000).await.expect("read")[0].position, 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]

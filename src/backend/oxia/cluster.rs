@@ -1,9 +1,10 @@
 //! [`Shard`] on a real cluster.
 
+use super::client::{self, Refusal, WriteError, WriteResults, sequence_key, sequence_number};
 use super::client::{
-    Client, Comparison, Epoch, Error, Event, Expect, KeyRange, Kind, Notifications, WriteBatch,
+    Client, Comparison, Epoch, Error, Event, Expect, KeyRange, Kind, Notifications, Records,
+    WriteBatch,
 };
-use super::client::{Refusal, WriteError, WriteResults, sequence_number};
 use super::names::Names;
 use super::shard::{
     Expected, Means, Named, Notice, Record, Session, Shard, ShardError, Tip, Told, Versioned,
@@ -16,6 +17,10 @@ use tokio::task::JoinHandle;
 
 /// The most records that one listing may have.
 const LIST: usize = 10_000_000;
+/// A portion of a scan from here on is one that the server ended because it was full (it does at 2 MiB and
+/// at 1,000 records): more of the range follows.
+const FULL_BYTES: usize = 1 << 20;
+const FULL_RECORDS: usize = 1000;
 
 /// A keyspace's shard in a cluster.
 pub struct ClusterShard {
@@ -23,7 +28,16 @@ pub struct ClusterShard {
     log: String,
     hints: watch::Receiver<u64>,
     notifications: Mutex<Notifications>,
+    // Whoever reads on from where the last reader stopped goes on with its scan: a new one for each
+    // portion would have the server send several that nobody waits for any more.
+    unfinished: parking_lot::Mutex<Option<Box<Unfinished>>>,
     listening: JoinHandle<()>,
+}
+
+/// A scan of the log with more to come.
+struct Unfinished {
+    next: u64,
+    scan: Records,
 }
 
 impl Drop for ClusterShard {
@@ -81,7 +95,33 @@ impl ClusterShard {
             }
         });
         let notifications = Mutex::new(client.notifications(None));
-        Self { client, log, hints, notifications, listening }
+        let unfinished = parking_lot::Mutex::new(None);
+        Self { client, log, hints, notifications, unfinished, listening }
+    }
+
+    /// The next portion of the log from position `from` on, none at its end.
+    async fn portion(&self, from: u64) -> Result<(Vec<Record>, Records), ShardError> {
+        let goes_on = |unfinished: &Unfinished| {
+            // Of a leader that was replaced there may be nothing more to hear.
+            unfinished.next == from && self.client.epoch() == Some(unfinished.scan.epoch())
+        };
+        let unfinished = self.unfinished.lock().take().filter(|unfinished| goes_on(unfinished));
+        if let Some(mut scan) = unfinished.map(|unfinished| unfinished.scan)
+            && let Some(portion) = scan.next().await?
+        {
+            return Ok((self.log_records(portion)?, scan));
+        }
+        let mut scan = self.client.range_scan(KeyRange::of_sequence(&self.log, from, u64::MAX)?)?;
+        let portion = scan.next().await?.unwrap_or_default();
+        Ok((self.log_records(portion)?, scan))
+    }
+
+    fn log_records(&self, portion: Vec<client::Record>) -> Result<Vec<Record>, ShardError> {
+        let record = |client::Record { key, value, .. }| match sequence_number(&self.log, &key) {
+            Some(position) => Ok(Record { position, value }),
+            None => Err(ShardError::Refused(format!("{key:?} is not a log record"))),
+        };
+        portion.into_iter().map(record).collect()
     }
 
     async fn write(&self, batch: WriteBatch, only: Option<Epoch>) -> Result<bool, ShardError> {
@@ -110,17 +150,25 @@ impl Shard for ClusterShard {
     }
 
     async fn read(&self, from: u64, most: usize) -> Result<Vec<Record>, ShardError> {
-        let range = KeyRange::of_sequence(&self.log, from, u64::MAX)?;
-        // One page, and no more: a thousand large records would be a gigabyte.
-        let mut pages = self.client.range_scan(range)?;
-        let page = pages.next().await?.unwrap_or_default();
-        let mut records = Vec::with_capacity(page.len().min(most));
-        for record in page.into_iter().take(most) {
-            let position = sequence_number(&self.log, &record.key).ok_or_else(|| {
-                ShardError::Refused(format!("{:?} is not a log record", record.key))
-            })?;
-            records.push(Record { position, value: record.value });
+        if most == 1 {
+            // A scan would send all that fits into its window.
+            let key = sequence_key(&self.log, from);
+            let found = self.client.get(&key, Comparison::Ceiling).await?.value;
+            let record = found.filter(|found| sequence_number(&self.log, &found.key).is_some());
+            return self.log_records(record.into_iter().collect());
         }
+        // One portion, and no more: a thousand large records would be a gigabyte.
+        let (mut records, scan) = self.portion(from).await?;
+        let bytes: usize = records.iter().map(|record| record.value.len()).sum();
+        let full = bytes >= FULL_BYTES || records.len() >= FULL_RECORDS;
+        if full
+            && records.len() <= most
+            && let Some(last) = records.last()
+        {
+            let unfinished = Unfinished { next: last.position + 1, scan };
+            *self.unfinished.lock() = Some(Box::new(unfinished));
+        }
+        records.truncate(most);
         Ok(records)
     }
 
