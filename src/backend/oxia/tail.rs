@@ -5,11 +5,14 @@
 //! or not at all, so the log is also looked at every [`POLL`].
 
 use super::apply::Ordered;
+use super::outage::Outage;
 use super::shard::{Record, Shard, ShardError};
 use crate::backend::Halt;
 use leaseway_proto::log::Entry;
 use prost::Message;
 use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -70,7 +73,13 @@ pub struct Tail<S> {
     hints: watch::Receiver<u64>,
     proved: watch::Receiver<u64>,
     out: mpsc::Sender<Ordered>,
+    // Whether there will be any more hints.
+    hinted: bool,
+    outage: Outage,
 }
+
+/// Records on their way.
+type Reading = Pin<Box<dyn Future<Output = Result<Vec<Record>, ShardError>> + Send>>;
 
 impl<S: Shard> Tail<S> {
     /// Goes on after position `applied`. Own entries arrive on `landed`; `proved` is how far barriers
@@ -83,7 +92,17 @@ impl<S: Shard> Tail<S> {
         out: mpsc::Sender<Ordered>,
     ) -> Self {
         let hints = shard.hints();
-        Self { shard, next: applied + 1, ahead: BTreeMap::new(), landed, hints, proved, out }
+        Self {
+            shard,
+            next: applied + 1,
+            ahead: BTreeMap::new(),
+            landed,
+            hints,
+            proved,
+            out,
+            hinted: true,
+            outage: Outage::default(),
+        }
     }
 
     /// Follows until that is no longer possible.
@@ -96,56 +115,77 @@ impl<S: Shard> Tail<S> {
 
     async fn follow(&mut self) -> Result<std::convert::Infallible, Lost> {
         let mut look_at = Instant::now();
+        let mut reading: Option<Reading> = None;
         loop {
-            let reach = (*self.hints.borrow_and_update()).max(*self.proved.borrow_and_update());
-            let hinted = reach >= self.next;
-            if hinted || !self.ahead.is_empty() || Instant::now() >= look_at {
-                look_at = Instant::now() + self.look(hinted).await?;
+            if reading.is_none() && Instant::now() >= look_at {
+                let (shard, next) = (self.shard.clone(), self.next);
+                reading = Some(Box::pin(async move { shard.read(next, READ).await }));
             }
+            let read = async {
+                match &mut reading {
+                    Some(reading) => reading.await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 biased;
-                own = self.landed.recv() => match own {
-                    Some(own) => self.own(own).await?,
-                    None => return Err(Lost::Stopped),
+                own = self.landed.recv() => {
+                    self.own(own.ok_or(Lost::Stopped)?).await?;
+                    // What lies between is to be read.
+                    if !self.ahead.is_empty() {
+                        look_at = Instant::now();
+                    }
+                }
+                read = read => {
+                    reading = None;
+                    let pause = self.take(read).await?;
+                    look_at = Instant::now() + pause;
+                }
+                changed = self.hints.changed(), if self.hinted => match changed {
+                    Ok(()) => look_at = self.called(look_at),
+                    Err(_) => self.hinted = false,
                 },
-                changed = self.hints.changed() => {
-                    if changed.is_err() {
-                        tokio::time::sleep_until(look_at).await;
-                    }
-                }
                 changed = self.proved.changed() => {
-                    if changed.is_err() {
-                        return Err(Lost::Stopped);
-                    }
+                    changed.map_err(|_| Lost::Stopped)?;
+                    look_at = self.called(look_at);
                 }
-                () = tokio::time::sleep_until(look_at) => {}
+                () = tokio::time::sleep_until(look_at), if look_at > Instant::now() => {}
             }
         }
     }
 
-    /// Reads what there is; returns when to look again if nothing calls for it before.
-    async fn look(&mut self, hinted: bool) -> Result<Duration, Lost> {
-        let records = match self.shard.read(self.next, READ).await {
+    /// Whether something is said to be there that has not been handed on.
+    fn more_is_known(&self) -> bool {
+        let reach = (*self.hints.borrow()).max(*self.proved.borrow());
+        reach >= self.next || !self.ahead.is_empty()
+    }
+
+    /// When to look, after word of more.
+    fn called(&self, look_at: Instant) -> Instant {
+        if self.more_is_known() { Instant::now() } else { look_at }
+    }
+
+    /// Hands on what was read; returns when to look again if nothing calls for it before.
+    async fn take(&mut self, read: Result<Vec<Record>, ShardError>) -> Result<Duration, Lost> {
+        let records = match read {
             Ok(records) => records,
             Err(error) => {
-                self.report(&error);
+                self.outage.failed("what others write does not arrive", &error);
                 return Ok(AFTER_FAILURE);
             }
         };
-        let found = !records.is_empty();
+        self.outage.over();
+        let count = records.len();
         for record in records {
             self.read(record).await?;
         }
         self.drain().await?;
-        Ok(match (found, hinted) {
-            (true, _) => Duration::ZERO,
-            (false, true) => AGAIN,
-            (false, false) => POLL,
+        Ok(match (count, self.more_is_known()) {
+            (0, true) => AGAIN,
+            (0 | 1, false) => POLL,
+            // Also after several of which nobody has told: there may be more than one read gives.
+            (_, _) => Duration::ZERO,
         })
-    }
-
-    fn report(&self, error: &ShardError) {
-        tracing::debug!(%error, next = self.next, "cannot read the log");
     }
 
     async fn read(&mut self, record: Record) -> Result<(), Lost> {
