@@ -272,7 +272,7 @@ impl Applier {
         if reclaim {
             (self.groups, self.bytes) = (0, 0);
         }
-        let durability = if reclaim { Durability::Immediate } else { Durability::Deferred };
+        let durability = if reclaim { Durability::Begun } else { Durability::Deferred };
         parts.engine.commit(&batch, durability)?;
         let published = parts.machine.published();
         let visible = published.visible;

@@ -179,7 +179,7 @@ impl<S: Shard> Loader<'_, S> {
             loaded += segment.len() as u64;
             unpacker.add(segment, &mut batch).map_err(refused)?;
             if waiting >= COMMIT {
-                engine.commit(&std::mem::take(&mut batch), Durability::Immediate)?;
+                engine.commit(&std::mem::take(&mut batch), Durability::Begun)?;
                 waiting = 0;
             }
             (self.progress)(loaded, manifest.bytes);
