@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use rustix::net::RecvFlags;
+use rustix::net::{RecvFlags, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -22,6 +23,13 @@ use crate::telemetry::Metrics;
 
 /// Connections that may wait to be accepted; the kernel has a limit of its own below.
 const BACKLOG: i32 = 4096;
+/// After how long without a word, and how often then, the kernel asks whether a client is still there; who
+/// does not answer that many times is gone. What Go's programs, and so etcd, have on every connection.
+/// Without it, a client that vanished without a word would keep its watches, and its place in queues for
+/// locks, for hours, and over HTTP/1.1 for good.
+const PROBE_AFTER: Duration = Duration::from_secs(15);
+const PROBE_EVERY: Duration = Duration::from_secs(15);
+const PROBES: u32 = 9;
 
 /// What is served on a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -223,6 +231,11 @@ fn listen(address: SocketAddr, options: SocketOptions) -> io::Result<std::net::T
     if options.reuse_port {
         socket.set_reuse_port(true)?;
     }
+    // Connections that are accepted have this from the listening socket.
+    sockopt::set_socket_keepalive(&socket, true)?;
+    sockopt::set_tcp_keepidle(&socket, PROBE_AFTER)?;
+    sockopt::set_tcp_keepintvl(&socket, PROBE_EVERY)?;
+    sockopt::set_tcp_keepcnt(&socket, PROBES)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
@@ -412,5 +425,27 @@ impl AsyncWrite for Metered {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.connection).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_kernel_asks_whether_clients_are_still_there() {
+        let place = Place::Tcp { host: "127.0.0.1".into(), port: 0 };
+        let url = Endpoint { tls: false, place };
+        let bound = Bound::bind(&url, Traffic::GrpcAndHttp, SocketOptions { reuse_port: false });
+        let listener = bound.expect("a free port").listener().expect("a descriptor");
+        let Place::Tcp { port, .. } = listener.address.place else { panic!("{listener:?}") };
+        let client = TcpStream::connect(("127.0.0.1", port));
+        let (client, accepted) = tokio::join!(client, listener.accept());
+        let _client = client.expect("connects");
+        let Ok(Connection::Tcp(stream)) = accepted else { panic!("{accepted:?}") };
+        assert_eq!(sockopt::socket_keepalive(&stream), Ok(true));
+        assert_eq!(sockopt::tcp_keepidle(&stream), Ok(Duration::from_secs(15)));
+        assert_eq!(sockopt::tcp_keepintvl(&stream), Ok(Duration::from_secs(15)));
+        assert_eq!(sockopt::tcp_keepcnt(&stream), Ok(9));
     }
 }
