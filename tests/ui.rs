@@ -5,10 +5,13 @@ mod support;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use leaseway_proto::etcdserverpb as pb;
+use leaseway_proto::etcdserverpb::auth_client::AuthClient;
+use pb::request_op::Request::RequestPut;
 use serde_json::{Value, json};
 use support::client::Client;
-use support::users::{CHEAP, connect, enable, login};
+use support::users::{CHEAP, connect, enable, login, with_token};
 use support::{HttpAnswer, PATIENCE, Server};
+use tokio::sync::oneshot::error::TryRecvError;
 
 const MARK: (&str, &str) = ("X-Leaseway-Ui", "1");
 
@@ -237,10 +240,51 @@ async fn everybody_sees_what_they_may_read() {
     }
     let mut kv = client.kv.clone();
     let put = support::client::put("other", "v", 1);
-    kv.put(support::users::with_token(&root, put)).await.expect("puts");
+    kv.put(with_token(&root, put)).await.expect("puts");
     assert_eq!(ask(&server, "leases", &ann).0, 403, "one of the keys on leases is not");
     let grpc = login(&channel, "root", "rootpw").await.expect("a token");
     assert_eq!(ask(&server, "watchers", &format!("Bearer {grpc}")).0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_roles_logs_nobody_out() {
+    // So that roles change faster than leases are looked at.
+    let server = Server::start(&["--enable-ui", "--unsafe-no-fsync", CHEAP]);
+    let client = Client::connect(server.port).await;
+    for id in 1..=200 {
+        client.grant(id, 1000).await.expect("grants");
+        let keys = (0..20).map(|key| support::client::put(format!("app/{id}/{key}"), "v", id));
+        let success = keys.map(|put| support::client::op(RequestPut(put))).collect();
+        let puts = pb::TxnRequest { success, ..Default::default() };
+        client.txn(puts).await.expect("puts");
+    }
+    let channel = connect(server.port).await;
+    enable(&channel).await;
+    let ann = login(&channel, "ann", "annpw").await.expect("a token");
+    let root = login(&channel, "root", "rootpw").await.expect("a token");
+    // Roles change all the time, until this ends.
+    let (stop, mut stopped) = tokio::sync::oneshot::channel();
+    let changes = tokio::spawn(async move {
+        let mut auth = AuthClient::new(channel);
+        let mut made = 0;
+        while stopped.try_recv() == Err(TryRecvError::Empty) {
+            let name = format!("role{made}");
+            let add = with_token(&root, pb::AuthRoleAddRequest { name });
+            auth.role_add(add).await.expect("a role");
+            made += 1;
+        }
+        made
+    });
+    for _ in 0..10 {
+        let (status, answer) = ask(&server, "leases", &ann);
+        let told = (answer["total"].as_u64(), answer["login"].as_bool());
+        match status {
+            200 => assert_eq!(told, (Some(200), None)),
+            _ => assert_eq!((status, told), (503, (None, Some(false))), "{answer}"),
+        }
+    }
+    stop.send(()).expect("somebody waits");
+    assert!(changes.await.expect("changes") > 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,7 +15,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use leaseway_proto::etcdserverpb as pb;
 use leaseway_proto::server::etcdserverpb::auth_server::Auth;
 use serde_json::{Value, json};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tonic::{Request, Response, Status};
 
@@ -23,6 +23,8 @@ use tonic::{Request, Response, Status};
 const LEASES: usize = 200;
 /// Keys of each.
 const KEYS_OF_LEASE: usize = 20;
+/// How often they are looked at again because users and roles change meanwhile.
+const LOOKS: usize = 8;
 /// Watchers that are told of at a time: those furthest behind.
 const WATCHERS: usize = 200;
 /// How long the list of gateways may take.
@@ -122,46 +124,63 @@ impl<L: Log, S: Sessions> Ui<L, S> {
         .await
     }
 
+    /// As whoever lists leases and their keys must be: able to read all keys on all leases.
     pub(super) async fn leases(&self, asked: &Asked<'_>) -> Result<Value, Status> {
         let request = asked.request(pb::LeaseLeasesRequest {});
         self.noted("/ui/api/leases", request, |request| async move {
-            let context = &self.parts.context;
-            let leases = context.reader.leases();
-            let before = context.reader.view().auth().revision;
-            let mut told = Vec::new();
-            let all = context.leases.with_remaining().await;
-            let mut position = 0;
-            for (remaining, lease) in all.iter().take(LEASES) {
-                let keys = leases.keys(lease.id, None, KEYS_OF_LEASE);
-                position = position.max(keys.position);
-                // It may have ended meanwhile.
-                let Some(keys) = keys.value else { continue };
-                told.push(json!({
-                    "id": format!("{:x}", lease.id),
-                    "ttl": lease.ttl,
-                    "remaining_ms": u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX),
-                    "key_count": leases.key_count(lease.id),
-                    "keys": keys.iter().map(|key| BASE64.encode(key)).collect::<Vec<String>>(),
-                }));
-            }
-            context.reader.view().durable(position).await;
-            // As whoever lists leases and their keys must be: able to read all keys on all leases.
-            // Asked after the look, so that what was seen is what is judged.
-            let permit = |auth: &AuthState, who: Option<&Authority>| {
-                auth.anybody(who)?;
-                if auth.admin(who).is_ok() {
-                    return Ok(());
+            let credentials = Credentials::of(&request);
+            // Nothing is copied for somebody who is nobody.
+            self.parts.context.anybody(&credentials).await?;
+            for _ in 0..LOOKS {
+                if let Some(told) = self.look_at_leases(&credentials).await? {
+                    return Ok(told);
                 }
-                all.iter().try_for_each(|(_, lease)| auth.read_lease(who, leases, lease.id))
-            };
-            context.permitted(&Credentials::of(&request), permit).await?;
-            if context.reader.view().auth().revision != before {
-                return Err(Error::AuthOldRevision.into());
             }
-            let estimated = context.leases.shares_sessions();
-            Ok(json!({ "total": all.len(), "estimated": estimated, "leases": told }))
+            Err(Status::unavailable("users and roles keep changing, look again"))
         })
         .await
+    }
+
+    /// Nothing if users or roles changed meanwhile: what was seen may be of before the change, and the
+    /// permission of after it.
+    async fn look_at_leases(&self, credentials: &Credentials) -> Result<Option<Value>, Error> {
+        let context = &self.parts.context;
+        let leases = context.reader.leases();
+        let before = context.reader.view().auth().revision;
+        let (mut told, mut seen) = (Vec::new(), Vec::new());
+        let all = context.leases.with_remaining().await;
+        let mut position = 0;
+        for (remaining, lease) in all.iter().take(LEASES) {
+            let keys = leases.keys(lease.id, None, KEYS_OF_LEASE);
+            position = position.max(keys.position);
+            // It may have ended meanwhile.
+            let Some(keys) = keys.value else { continue };
+            told.push(json!({
+                "id": hex(lease.id.cast_unsigned()),
+                "ttl": lease.ttl,
+                "remaining_ms": u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX),
+                "key_count": leases.key_count(lease.id),
+                "keys": keys.iter().map(|key| BASE64.encode(key)).collect::<Vec<String>>(),
+            }));
+            seen.extend(keys);
+        }
+        context.reader.view().durable(position).await;
+        let judged = AtomicU64::new(before);
+        // The very keys that are told, which need not be on their leases any more, and all others.
+        let permit = |auth: &AuthState, who: Option<&Authority>| {
+            judged.store(auth.revision, Ordering::Relaxed);
+            auth.anybody(who)?;
+            auth.admin_or(who, |rights| {
+                seen.iter().try_for_each(|key| rights.read(key, &[]))?;
+                all.iter().try_for_each(|(_, lease)| rights.read_lease(leases, lease.id))
+            })
+        };
+        context.permitted(credentials, permit).await?;
+        if judged.load(Ordering::Relaxed) != before {
+            return Ok(None);
+        }
+        let estimated = context.leases.shares_sessions();
+        Ok(Some(json!({ "total": all.len(), "estimated": estimated, "leases": told })))
     }
 
     /// Watchers tell of keys that others look at: for root only.
