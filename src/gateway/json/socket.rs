@@ -35,6 +35,8 @@ const VERSION: &str = "13";
 const KEY_LENGTH: usize = 24;
 /// Messages that wait, in either direction.
 const WAITING_MAX: usize = 4;
+/// What is read at once: requests are short, and each websocket has that much.
+const READ_BYTES: usize = 4 << 10;
 /// How long a client may take to answer a goodbye.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
@@ -171,7 +173,10 @@ async fn serve(upgrade: OnUpgrade, call: Call, mut held: Held) {
         }
     };
     let max = Some(call.gateway.text_max);
-    let config = WebSocketConfig::default().max_message_size(max).max_frame_size(max);
+    let config = WebSocketConfig::default()
+        .read_buffer_size(READ_BYTES)
+        .max_message_size(max)
+        .max_frame_size(max);
     let mut socket = WebSocketStream::from_raw_socket(upgraded, Role::Server, Some(config)).await;
     let (requests, incoming) = mpsc::channel(WAITING_MAX);
     let (outgoing, mut lines) = mpsc::channel(WAITING_MAX);
