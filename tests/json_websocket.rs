@@ -12,6 +12,9 @@ use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data as OpData, OpCode};
+use tokio_tungstenite::tungstenite::protocol::frame::{Frame, Utf8Bytes};
 use tokio_tungstenite::tungstenite::{Error, Message};
 
 /// A websocket of ours or of a real etcd.
@@ -53,6 +56,13 @@ impl Socket {
             }
         }
     }
+
+    /// What the server says as its last word, after nothing else.
+    async fn goodbye(&mut self) -> Option<CloseFrame> {
+        let last = timeout(PATIENCE, self.0.next()).await.expect("in time");
+        let Some(Ok(Message::Close(frame))) = last else { panic!("unexpected: {last:?}") };
+        frame
+    }
 }
 
 fn key() -> Value {
@@ -77,7 +87,41 @@ async fn watches_and_renewals_go_on_until_the_client_leaves() {
             let answer = lease.next().await.expect("an answer");
             assert_eq!(answer["result"]["ID"], json!(id.to_string()), "{answer}");
         }
-        watch.0.close(None).await.expect("closes");
+        // A goodbye is answered with the same code.
+        for (mut socket, frame) in [(watch, None), (lease, Some(goodbye(CloseCode::Away)))] {
+            socket.0.close(frame.clone()).await.expect("closes");
+            assert_eq!(socket.goodbye().await, frame);
+        }
+    }
+}
+
+fn goodbye(code: CloseCode) -> CloseFrame {
+    CloseFrame { code, reason: Utf8Bytes::default() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_read_is_the_end_and_the_client_is_told_why() {
+    let server = Server::start(&[]);
+    // Larger than any request may be.
+    let (mut socket, _) = Socket::open(&server, "/v3/watch", &[]).await;
+    let large = Message::text("x".repeat(5 << 20));
+    timeout(PATIENCE, socket.0.send(large)).await.expect("in time").expect("sends");
+    assert_eq!(socket.goodbye().await, Some(goodbye(CloseCode::Size)));
+    // The same in pieces.
+    let (mut socket, _) = Socket::open(&server, "/v3/watch", &[]).await;
+    for opcode in [OpData::Text, OpData::Continue, OpData::Continue] {
+        let piece = Frame::message("x".repeat(2 << 20), OpCode::Data(opcode), false);
+        let sent = timeout(PATIENCE, socket.0.send(Message::Frame(piece)));
+        sent.await.expect("in time").expect("sends");
+    }
+    assert_eq!(socket.goodbye().await, Some(goodbye(CloseCode::Size)));
+    // No kind of message that there is.
+    let theirs = support::real_etcd().map(|etcd| Server::start_etcd(&etcd, &[]));
+    for server in [Some(server), theirs].iter().flatten() {
+        let (mut socket, _) = Socket::open(server, "/v3/watch", &[]).await;
+        let odd = Frame::message("x", OpCode::Data(OpData::Reserved(3)), true);
+        socket.0.send(Message::Frame(odd)).await.expect("sends");
+        assert_eq!(socket.goodbye().await.map(|frame| frame.code), Some(CloseCode::Protocol));
     }
 }
 
@@ -102,13 +146,6 @@ async fn calls_with_one_answer_are_answered_and_end() {
         assert_eq!(error["code"], json!(code), "{path}: {answer}");
         assert_eq!(socket.next().await, None);
     }
-    // As is a message that is larger than any request may be.
-    let (mut socket, _) = Socket::open(&server, "/v3/watch", &[]).await;
-    let large = Message::text("x".repeat(5 << 20));
-    let sent = timeout(PATIENCE, socket.0.send(large)).await.expect("in time");
-    let closed = timeout(PATIENCE, socket.0.next()).await.expect("in time");
-    let ended = matches!(closed, None | Some(Err(_) | Ok(Message::Close(_))));
-    assert!(sent.is_err() || ended, "{closed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

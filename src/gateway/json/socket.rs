@@ -16,11 +16,13 @@ use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use leaseway_proto::schema;
 use std::time::Duration;
+use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Error;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::frame::Utf8Bytes;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
@@ -39,9 +41,13 @@ const WAITING_MAX: usize = 4;
 const READ_BYTES: usize = 4 << 10;
 /// How long a client may take to answer a goodbye.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a client may go on sending what is not read any more.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(10);
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 const UPGRADE: HeaderValue = HeaderValue::from_static("Upgrade");
 const PROTOCOL: HeaderName = header::SEC_WEBSOCKET_PROTOCOL;
+
+type Socket = WebSocketStream<TokioIo<Upgraded>>;
 
 /// Whether a request asks for a websocket.
 pub fn is_upgrade<B>(request: &Request<B>) -> bool {
@@ -189,12 +195,13 @@ async fn serve(upgrade: OnUpgrade, call: Call, mut held: Held) {
         };
         tokio::select! {
             (place, message) = message => {
-                let Some(Ok(message)) = message else { return };
                 let text = match message {
-                    Message::Text(text) => Bytes::from(text),
-                    Message::Binary(bytes) => bytes,
-                    Message::Close(_) => return,
-                    Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => continue,
+                    Some(Ok(Message::Text(text))) => Bytes::from(text),
+                    Some(Ok(Message::Binary(bytes))) => bytes,
+                    Some(Ok(Message::Close(_))) => return hear_out(socket).await,
+                    Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => continue,
+                    Some(Err(error)) => return give_up(socket, &error, held).await,
+                    None => return,
                 };
                 if let Some(place) = place {
                     place.send(terminated(&text));
@@ -223,13 +230,46 @@ fn terminated(text: &[u8]) -> Bytes {
 
 /// Closes a websocket, and waits a moment for the client to do the same: it may not have read the last
 /// answers yet.
-async fn say_goodbye(mut socket: WebSocketStream<TokioIo<Upgraded>>, code: CloseCode) {
-    let frame = CloseFrame { code, reason: Utf8Bytes::default() };
+async fn say_goodbye(mut socket: Socket, code: CloseCode) {
     let closing = async {
-        if socket.close(Some(frame)).await.is_ok() {
+        if socket.close(Some(goodbye(code))).await.is_ok() {
             while let Some(Ok(_)) = socket.next().await {}
         }
     };
     // Whoever does not answer is closed all the same.
     let _ = timeout(CLOSE_TIMEOUT, closing).await;
+}
+
+/// Lets the answer to a client's goodbye out, which is made where it is read.
+async fn hear_out(mut socket: Socket) {
+    let closing = async { while let Some(Ok(_)) = socket.next().await {} };
+    let _ = timeout(CLOSE_TIMEOUT, closing).await;
+}
+
+/// Tells a client why nothing more of it is read.
+async fn give_up(mut socket: Socket, error: &Error, mut held: Held) {
+    let code = match error {
+        Error::Capacity(_) => CloseCode::Size,
+        Error::Protocol(_) => CloseCode::Protocol,
+        Error::Utf8(_) => CloseCode::Invalid,
+        // The connection is lost.
+        _ => return,
+    };
+    let closing = async {
+        if socket.close(Some(goodbye(code))).await.is_err() {
+            return;
+        }
+        // What is still on its way is thrown away. If it were left, the client might be told that the
+        // connection broke, and nothing else.
+        let (mut rest, mut discarded) = (socket.into_inner(), vec![0; READ_BYTES]);
+        while let Ok(1..) = rest.read(&mut discarded).await {}
+    };
+    tokio::select! {
+        _ = timeout(DISCARD_TIMEOUT, closing) => {}
+        () = held.closing() => {}
+    }
+}
+
+fn goodbye(code: CloseCode) -> CloseFrame {
+    CloseFrame { code, reason: Utf8Bytes::default() }
 }
