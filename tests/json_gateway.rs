@@ -257,12 +257,59 @@ fn answers_are_those_of_a_real_etcd() {
     let larger = format!("{{\"key\":\"YQ==\",\"value\":\"{}\"}}", "YWFh".repeat(400_000));
     let have = post(&ours, "/v3/kv/put", &[], larger.as_bytes());
     compare("larger", have, post(&theirs, "/v3/kv/put", &[], larger.as_bytes()));
-    for timeout in ["1S", "x", "1"] {
-        let headers = [("Grpc-Timeout", timeout)];
-        let have = post(&ours, "/v3/kv/range", &headers, b"{\"key\":\"YQ==\"}");
-        compare(timeout, have, post(&theirs, "/v3/kv/range", &headers, b"{\"key\":\"YQ==\"}"));
+    for (path, body) in TIMED {
+        for (timeout, _) in TIMEOUTS {
+            let headers = [("Grpc-Timeout", *timeout)];
+            let have = post(&ours, path, &headers, body.as_bytes());
+            let want = post(&theirs, path, &headers, body.as_bytes());
+            compare(&format!("{path} {body} in {timeout:?}"), have, want);
+        }
     }
     assert!(different.is_empty(), "{}", different.join("\n"));
+}
+
+/// What the header of a timeout may hold, and the status of a quick call with it.
+const TIMEOUTS: &[(&str, u16)] = &[
+    ("1S", 200),
+    ("1000000000n", 200),
+    ("00000000030S", 200),
+    ("+9S", 200),
+    ("", 200),
+    ("0S", 200),
+    ("-0H", 200),
+    ("-1S", 504),
+    // Does not fit into 64 bits of nanoseconds.
+    ("99999999H", 504),
+    ("x", 400),
+    ("1", 400),
+    ("S", 400),
+    ("1s", 400),
+    ("1.5S", 400),
+    ("9223372036854775808n", 400),
+];
+
+const TIMED: &[(&str, &str)] = &[
+    ("/v3/kv/range", "{\"key\":\"YQ==\"}"),
+    // What can't be read is told first.
+    ("/v3/kv/range", "{\"key\":"),
+    ("/v3/lease/keepalive", "{\"ID\":1}"),
+    ("/v3/maintenance/snapshot", "["),
+];
+
+#[test]
+fn timeouts_are_those_of_the_gateway_of_etcd() {
+    let server = Server::start(&[]);
+    for (timeout, status) in TIMEOUTS {
+        let headers = [("Grpc-Timeout", *timeout)];
+        let answer = post(&server, "/v3/kv/range", &headers, b"{\"key\":\"YQ==\"}");
+        assert_eq!(answer.status, *status, "{timeout:?}: {answer:?}");
+        let (_, value) = comparable(&answer);
+        match status {
+            200 => {}
+            504 => assert_eq!(value["message"], "context deadline exceeded"),
+            _ => assert_eq!(value["message"], json!(format!("invalid grpc-timeout: {timeout}"))),
+        }
+    }
 }
 
 #[test]

@@ -26,7 +26,7 @@ use crate::telemetry::trace::{CallSpan, Traces};
 use crate::telemetry::{Gauge, Metrics};
 
 /// The text of a call that took longer than its client allowed.
-const DEADLINE_TEXT: &str = "context deadline exceeded";
+pub const DEADLINE_TEXT: &str = "context deadline exceeded";
 /// Under which clients tell their version.
 const CLIENT_VERSION: HeaderName = HeaderName::from_static("client-api-version");
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");

@@ -3,10 +3,11 @@
 use super::frames::{Lines, LinesBody, Messages, check};
 use super::print::print;
 use super::requests::{Requests, Source, single};
+use super::timeout::Timeout;
 use super::{JsonGateway, status};
 use crate::gateway::audited::ClientAddress;
+use crate::gateway::dispatch::DEADLINE_TEXT;
 use crate::gateway::messages::Inbound;
-use crate::gateway::transport;
 use bytes::Bytes;
 use http::header::{self, HeaderName};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
@@ -20,7 +21,6 @@ use tonic::body::Body;
 const FOR_SERVICE: &str = "grpc-metadata-";
 /// Before the names under which headers of HTTP itself are passed on.
 const OF_HTTP: &str = "grpcgateway-";
-const TIMEOUT: &str = "grpc-timeout";
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 /// Told with each answer, as etcd's gateway passes on the headers of its own.
 const ANSWERED_IN: HeaderName = HeaderName::from_static("grpc-metadata-content-type");
@@ -54,11 +54,8 @@ const PASSED_ON: &[HeaderName] = &[
     header::WARNING,
 ];
 
-/// The headers of the call for those of a request.
-///
-/// # Errors
-/// A timeout that is none.
-pub fn metadata(headers: &HeaderMap) -> Result<HeaderMap, Status> {
+/// The headers of the call for those of a request, but for its timeout.
+pub fn metadata(headers: &HeaderMap) -> HeaderMap {
     let mut metadata = HeaderMap::new();
     for (name, value) in headers {
         if name == header::AUTHORIZATION {
@@ -75,16 +72,9 @@ pub fn metadata(headers: &HeaderMap) -> Result<HeaderMap, Status> {
             metadata.append(name, value.clone());
         }
     }
-    if let Some(timeout) = headers.get(TIMEOUT) {
-        metadata.insert(TIMEOUT, timeout.clone());
-        if transport::timeout(&metadata).is_err() {
-            let timeout = timeout.to_str().unwrap_or_default();
-            return Err(Status::invalid_argument(format!("invalid grpc-timeout: {timeout}")));
-        }
-    }
     metadata.insert(header::CONTENT_TYPE, GRPC);
     metadata.insert(header::TE, HeaderValue::from_static("trailers"));
-    Ok(metadata)
+    metadata
 }
 
 /// Whether a name belongs to the transport, and not to the client.
@@ -93,23 +83,29 @@ fn is_reserved(name: &str) -> bool {
         || ["content-type", "te", "user-agent", "host", "connection"].contains(&name)
 }
 
-/// Calls a method, with `metadata` as its headers, on behalf of `client`.
+/// Calls a method, with the headers of a request, on behalf of `client`.
 ///
 /// # Errors
 /// The call's, unless the answer is a stream, which has its errors in it.
 pub async fn call(
     gateway: &JsonGateway,
     method: &'static Method,
-    metadata: HeaderMap,
+    headers: &HeaderMap,
     client: Option<ClientAddress>,
     source: Source,
 ) -> Result<Response<Body>, Status> {
+    let timeout = Timeout::of(headers)?;
+    let mut metadata = metadata(headers);
+    timeout.put_into(&mut metadata);
     let body = if method.many_requests {
         Body::new(Requests::new(source, method.request, gateway.text_max))
     } else {
         let request = single(source, method.request, gateway.text_max).await?;
         Body::new(Full::new(request))
     };
+    if timeout == Timeout::Passed {
+        return Err(Status::deadline_exceeded(DEADLINE_TEXT));
+    }
     let mut request = Request::new(Inbound::Local(body));
     *request.method_mut() = http::Method::POST;
     *request.version_mut() = Version::HTTP_2;

@@ -15,6 +15,7 @@ mod requests;
 mod scan;
 mod socket;
 mod status;
+mod timeout;
 
 #[cfg(test)]
 pub use check::{check_message, check_text};
@@ -86,10 +87,7 @@ impl JsonGateway {
         client: Option<ClientAddress>,
         source: Source,
     ) -> Response<Body> {
-        let result = match call::metadata(headers) {
-            Ok(metadata) => call::call(self, method, metadata, client, source).await,
-            Err(status) => Err(status),
-        };
+        let result = call::call(self, method, headers, client, source).await;
         result.unwrap_or_else(|error| status::error(&error))
     }
 }
