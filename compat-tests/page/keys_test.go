@@ -181,8 +181,14 @@ func TestBytes(t *testing.T) {
 	p.shows(value, "000ff0  ab ab")
 	p.holds("a long dump ends", `document.querySelector(".detail pre").innerText.trim().endsWith("\u2026")`)
 	// Nonsense in the address is everything, and no error.
-	p.navigate(server.URL() + "/ui#keys/!!!/???")
-	listed(p, `\u0000`, `bin/`, `snow/`, `turned\u202eback`, `\xff\xfe/`)
+	// So are names that every object has in JavaScript.
+	for _, hash := range []string{"#keys/!!!/???", "#__proto__", "#constructor/x"} {
+		p.navigate("about:blank")
+		p.navigate(server.URL() + "/ui" + hash)
+		listed(p, `\u0000`, `bin/`, `snow/`, `turned\u202eback`, `\xff\xfe/`)
+	}
+	put(t, client, "later", "v")
+	listed(p, `\u0000`, `bin/`, "later", `snow/`, `turned\u202eback`, `\xff\xfe/`)
 }
 
 // TestValuesAreText: whatever is in keys and values is shown and never becomes a part of the page.
