@@ -352,6 +352,14 @@ async fn gets_over_http2_are_answered_like_those_over_http1() {
 }
 
 #[tokio::test]
+async fn a_login_at_the_page_over_http2_is_not_taken_for_grpc() {
+    let ours = Server::start(&["--enable-ui"]);
+    let headers = [("x-leaseway-ui", "1")];
+    let answer = call(ours.port, "POST", "/ui/api/login", &headers, vec![]).await;
+    assert_eq!((answer.http, answer.content_type.as_str()), (400, "application/json"));
+}
+
+#[tokio::test]
 async fn open_streams_do_not_delay_the_end() {
     let mut ours = Server::start(&[]);
     let (port, watch) = (ours.port, "/grpc.health.v1.Health/Watch");

@@ -28,6 +28,7 @@ use super::listen::{Bound, Listener, Metered, Security, Traffic, urls};
 use super::messages::Inbound;
 use super::told;
 use super::transport;
+use super::ui;
 use crate::auth::CertificateName;
 use crate::config::{Config, Keepalive};
 use crate::telemetry::Metrics;
@@ -81,7 +82,8 @@ impl Gate {
         request: Request<Incoming>,
         held: Held,
     ) -> Response<Body> {
-        let api = json::is_api(request.uri().path());
+        let path = request.uri().path();
+        let api = json::is_api(path);
         // Over HTTP/2 etcd speaks gRPC only; the rest is answered here as over HTTP/1.1. Over TLS
         // clients choose HTTP/2 for anything, so that the content tells.
         let grpc = match traffic {
@@ -91,7 +93,8 @@ impl Gate {
                 request.version() == Version::HTTP_2 && transport::claims_grpc(request.headers())
             }
             Traffic::GrpcAndHttp => {
-                request.version() == Version::HTTP_2 && request.method() != Method::GET && !api
+                let http = request.method() == Method::GET || api || ui::concerns(path);
+                request.version() == Version::HTTP_2 && !http
             }
         };
         if grpc {
