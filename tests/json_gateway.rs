@@ -349,6 +349,17 @@ fn tokens_come_in_headers() {
         let (status, value, asked) = call("/v3/kv/range", &[("Authorization", "x")], range.clone());
         assert_eq!((status, value["code"].as_i64()), (401, Some(16)));
         assert_eq!(asked.as_deref(), Some("etcdserver: invalid auth token"));
+        // An answer that has no message has no headers of gRPC either.
+        for (path, body) in [
+            ("/v3/maintenance/snapshot", json!({})),
+            ("/v3/lease/keepalive", json!({ "ID": 1 })),
+            ("/v3/kv/range", range.clone()),
+        ] {
+            let answer = post(server, path, &[], body.to_string().as_bytes());
+            assert_eq!(answer.status, 400, "{path}: {answer:?}");
+            let told = answer.headers.get("grpc-metadata-content-type");
+            assert_eq!(told, None, "{path}: {answer:?}");
+        }
         let (status, value, _) = call("/v3/lock/lock", &[], json!({ "name": "bA==" }));
         assert_eq!((status, value["code"].as_i64()), (500, Some(2)), "{value}");
         let headers = [("Authorization", &token[..])];

@@ -22,7 +22,8 @@ const FOR_SERVICE: &str = "grpc-metadata-";
 /// Before the names under which headers of HTTP itself are passed on.
 const OF_HTTP: &str = "grpcgateway-";
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
-/// Told with each answer, as etcd's gateway passes on the headers of its own.
+/// Told with answers that begin with a message, as etcd's gateway passes on the headers of the gRPC answer:
+/// an error that comes before any message has none.
 const ANSWERED_IN: HeaderName = HeaderName::from_static("grpc-metadata-content-type");
 /// Answers above this many bytes are put into JSON off the serving threads.
 const INLINE_BYTES: usize = 64 * 1024;
@@ -116,17 +117,20 @@ pub async fn call(
     let path = format!("/{}/{}", method.service, method.name);
     *request.uri_mut() = path.parse().map_err(|_| Status::internal("a method without a path"))?;
     let response = gateway.services.call(request).await;
-    let mut response = if method.many_answers {
-        stream(response, method.answer).await
-    } else {
-        check(response.headers())?;
-        let message = message(response.into_body()).await?;
-        status::answer(StatusCode::OK, printed(method.answer, message).await?)
-    };
-    if response.headers().contains_key(header::CONTENT_TYPE) {
-        response.headers_mut().insert(ANSWERED_IN, GRPC);
+    if method.many_answers {
+        return Ok(stream(response, method.answer).await);
     }
-    Ok(response)
+    check(response.headers())?;
+    let message = message(response.into_body()).await?;
+    Ok(answered(Body::new(Full::from(printed(method.answer, message).await?))))
+}
+
+/// An answer with a message, or more.
+fn answered(body: Body) -> Response<Body> {
+    let mut response = status::answer(StatusCode::OK, Bytes::new());
+    *response.body_mut() = body;
+    response.headers_mut().insert(ANSWERED_IN, GRPC);
+    response
 }
 
 /// The one message of an answer.
@@ -170,11 +174,7 @@ async fn stream(response: Response<Body>, shape: &'static Message) -> Response<B
         Some(Err(error)) => {
             status::answer(status::http_status(error.code()), status::error_line(&error))
         }
-        Some(Ok(first)) => {
-            let mut response = status::answer(StatusCode::OK, Bytes::new());
-            *response.body_mut() = Body::new(LinesBody::new(first, lines));
-            response
-        }
+        Some(Ok(first)) => answered(Body::new(LinesBody::new(first, lines))),
         None => Response::new(Body::empty()),
     }
 }
