@@ -3,7 +3,7 @@
 //! As etcd's gateway writes it: fields by their names in the contract, what has its default left out,
 //! 64-bit integers as strings, bytes as base64, enum values by name.
 
-use base64::Engine;
+use base64::display::Base64Display;
 use base64::prelude::BASE64_STANDARD;
 use leaseway_proto::schema::{Field, Kind, Message};
 use prost::encoding::decode_varint;
@@ -150,7 +150,7 @@ fn print_value(
             serde_json::to_writer(out, text).map_err(|_| Malformed)
         }
         (Kind::Bytes, Wire::Bytes(bytes)) => {
-            write(format_args!("\"{}\"", BASE64_STANDARD.encode(bytes)))
+            write(format_args!("\"{}\"", Base64Display::new(bytes, &BASE64_STANDARD)))
         }
         (Kind::Message(inner), Wire::Bytes(bytes)) => print_at(inner, bytes, out, depth + 1),
         _ => Err(Malformed),

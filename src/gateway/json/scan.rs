@@ -82,6 +82,13 @@ impl Scanner {
                 continue;
             }
             let start = *self.start.get_or_insert(self.at);
+            if self.state == State::InString {
+                let plain = text[self.at..].iter().take_while(|&&byte| is_plain(byte)).count();
+                if plain > 0 {
+                    self.at += plain;
+                    continue;
+                }
+            }
             match self.step(byte)? {
                 Step::On => self.at += 1,
                 Step::Ended => return Ok(Some(self.finish(start, self.at + 1))),
@@ -245,6 +252,11 @@ impl Scanner {
     }
 }
 
+/// Whether a byte within a string stands for itself, and nothing else.
+fn is_plain(byte: u8) -> bool {
+    byte >= 0x20 && byte != b'"' && byte != b'\\'
+}
+
 /// Whether JSON allows the byte between its parts.
 pub fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
@@ -324,6 +336,7 @@ mod tests {
             ("[1 2", "invalid character '2' after array element"),
             ("[1,]", "invalid character ']' looking for beginning of value"),
             ("\"\n", "invalid character '\\n' in string literal"),
+            ("\"some more\n", "invalid character '\\n' in string literal"),
             ("\"\\x", "invalid character 'x' in string escape code"),
             ("\"\\u00g", "invalid character 'g' in \\u hexadecimal character escape"),
             ("-x", "invalid character 'x' in numeric literal"),
@@ -336,7 +349,9 @@ mod tests {
             ("tru", "unexpected EOF"),
             ("1.", "unexpected EOF"),
         ] {
-            assert_eq!(values(text, 1).1.as_deref(), Some(want), "{text}");
+            for size in [1, 64] {
+                assert_eq!(values(text, size).1.as_deref(), Some(want), "{text} in {size}");
+            }
         }
         assert_eq!(values("  \n ", 2), (Vec::new(), None));
     }
