@@ -14,7 +14,34 @@ use crate::telemetry::Metrics;
 use crate::telemetry::methods::Method;
 
 /// Bytes before each message: whether it is compressed, and its length.
-const PREFIX: usize = 5;
+pub const PREFIX: usize = 5;
+
+/// What is before a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// Whether the message is compressed.
+    pub compressed: bool,
+    /// Its bytes, without the prefix.
+    pub length: usize,
+}
+
+impl Prefix {
+    /// Reads a prefix.
+    pub fn read(prefix: [u8; PREFIX]) -> Self {
+        let [flag, length @ ..] = prefix;
+        let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
+        Self { compressed: flag != 0, length }
+    }
+}
+
+/// A message, not compressed, with what is before it.
+pub fn framed(message: &[u8]) -> Bytes {
+    let mut frame = Vec::with_capacity(PREFIX + message.len());
+    frame.push(0);
+    frame.extend_from_slice(&u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes());
+    frame.extend_from_slice(message);
+    frame.into()
+}
 
 /// Finds where messages begin in a body that comes in pieces.
 #[derive(Debug, Default)]
@@ -42,8 +69,7 @@ impl Messages {
             self.filled += taken;
             piece = &piece[taken..];
             if self.filled == PREFIX {
-                let [_, length @ ..] = self.prefix;
-                self.left = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
+                self.left = Prefix::read(self.prefix).length;
                 self.filled = 0;
                 begun += 1;
             }
@@ -130,15 +156,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn prefixes_are_read_as_they_are_written() {
+        let message = [7; 70_000];
+        let frame = framed(&message);
+        assert_eq!(frame[..PREFIX], [0, 0, 1, 0x11, 0x70]);
+        assert_eq!(frame[PREFIX..], message);
+        let read = |first| Prefix::read([first, 0, 1, 0x11, 0x70]);
+        assert_eq!(read(0), Prefix { compressed: false, length: message.len() });
+        assert_eq!(read(1), Prefix { compressed: true, length: message.len() });
+    }
+
+    #[test]
     fn messages_are_found_however_the_body_is_cut() {
-        let lengths = [0_u32, 1, 300, 0, 7];
-        let body: Vec<u8> = lengths
-            .iter()
-            .flat_map(|&length| {
-                let message = vec![0xff; length as usize];
-                [vec![0], length.to_be_bytes().to_vec(), message].concat()
-            })
-            .collect();
+        let lengths = [0, 1, 300, 0, 7];
+        let body: Vec<u8> =
+            lengths.iter().flat_map(|&length| framed(&vec![0xff; length])).collect();
         for size in 1..=body.len() {
             let mut messages = Messages::default();
             let begun: u64 = body.chunks(size).map(|piece| messages.count(piece)).sum();

@@ -2,6 +2,7 @@
 
 use super::print::print;
 use super::status;
+use crate::gateway::messages::{PREFIX, Prefix};
 use bytes::{Buf, Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Body as _, Frame};
@@ -10,9 +11,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tonic::Status;
 use tonic::body::Body;
-
-/// Bytes before each message: whether it is compressed, and its length.
-const PREFIX: usize = 5;
 
 /// The messages of an answer.
 pub struct Messages {
@@ -44,7 +42,11 @@ impl Messages {
                     return Poll::Ready(Some(Err(status)));
                 }
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => self.buffer.extend_from_slice(&data),
+                    Ok(data) => {
+                        if let Some(message) = self.keep(data) {
+                            return Poll::Ready(Some(Ok(message)));
+                        }
+                    }
                     Err(frame) => {
                         self.ended = true;
                         if let Some(Err(status)) = frame.trailers_ref().map(check) {
@@ -56,23 +58,43 @@ impl Messages {
         }
     }
 
+    /// The first message of what is kept.
     fn take(&mut self) -> Option<Result<Bytes, Status>> {
-        let (flag, length) = match self.buffer[..] {
-            [flag, a, b, c, d, ..] => (flag, u32::from_be_bytes([a, b, c, d]) as usize),
-            _ => return None,
-        };
-        if flag != 0 {
-            self.ended = true;
-            self.buffer.clear();
-            return Some(Err(Status::internal("an answer came compressed")));
+        match first(&self.buffer) {
+            Ok(length) => {
+                let length = length?;
+                self.buffer.advance(PREFIX);
+                Some(Ok(self.buffer.split_to(length).freeze()))
+            }
+            Err(status) => {
+                self.ended = true;
+                self.buffer.clear();
+                Some(Err(status))
+            }
         }
-        if self.buffer.len() < PREFIX + length {
-            self.buffer.reserve(PREFIX + length - self.buffer.len());
-            return None;
-        }
-        self.buffer.advance(PREFIX);
-        Some(Ok(self.buffer.split_to(length).freeze()))
     }
+
+    /// Keeps what has come, but for a message at its beginning where nothing is kept: that is nearly always
+    /// all there is, and is not copied.
+    fn keep(&mut self, mut data: Bytes) -> Option<Bytes> {
+        let whole = if self.buffer.is_empty() { first(&data).unwrap_or_default() } else { None };
+        let message = whole.map(|length| {
+            data.advance(PREFIX);
+            data.split_to(length)
+        });
+        self.buffer.extend_from_slice(&data);
+        message
+    }
+}
+
+/// The length of the first message, if all of it is there.
+fn first(bytes: &[u8]) -> Result<Option<usize>, Status> {
+    let Some((prefix, rest)) = bytes.split_first_chunk() else { return Ok(None) };
+    let Prefix { compressed, length } = Prefix::read(*prefix);
+    if compressed {
+        return Err(Status::internal("an answer came compressed"));
+    }
+    Ok((rest.len() >= length).then_some(length))
 }
 
 /// The error in headers or trailers, if there is one.
@@ -147,5 +169,56 @@ impl http_body::Body for LinesBody {
 
     fn is_end_stream(&self) -> bool {
         self.first.is_none() && self.rest.ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gateway::messages::framed;
+    use http_body_util::StreamBody;
+    use std::task::Waker;
+
+    /// All messages of a body that comes in pieces, and the error at its end.
+    fn messages(pieces: Vec<Bytes>) -> (Vec<Bytes>, Option<Status>) {
+        let frames = pieces.into_iter().map(|piece| Ok::<_, Status>(Frame::data(piece)));
+        let body = StreamBody::new(futures_util::stream::iter(frames));
+        let mut messages = Messages::new(Body::new(body));
+        let (mut found, mut context) = (Vec::new(), Context::from_waker(Waker::noop()));
+        loop {
+            match messages.poll_next(&mut context) {
+                Poll::Ready(Some(Ok(message))) => found.push(message),
+                Poll::Ready(Some(Err(status))) => return (found, Some(status)),
+                Poll::Ready(None) => return (found, None),
+                Poll::Pending => panic!("everything is there"),
+            }
+        }
+    }
+
+    #[test]
+    fn messages_are_found_however_the_body_is_cut() {
+        let want = [&b"one"[..], b"", b"three", &[3; 300]].map(Bytes::copy_from_slice);
+        let body: Vec<u8> = want.iter().flat_map(|message| framed(message)).collect();
+        for size in 1..=body.len() {
+            let pieces = body.chunks(size).map(Bytes::copy_from_slice).collect();
+            let (found, error) = messages(pieces);
+            assert_eq!((found, error.is_none()), (want.to_vec(), true), "in pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn a_message_that_comes_alone_is_not_copied() {
+        let frame = framed(b"message");
+        let (found, _) = messages(vec![frame.clone()]);
+        assert_eq!(found[0].as_ptr(), frame[PREFIX..].as_ptr());
+    }
+
+    #[test]
+    fn what_is_compressed_is_an_error() {
+        let mut frame = framed(b"message").to_vec();
+        frame.extend_from_slice(&[1, 0, 0, 0, 0]);
+        let (found, error) = messages(vec![frame.into()]);
+        assert_eq!(found, [&b"message"[..]]);
+        assert_eq!(error.expect("an error").code(), tonic::Code::Internal);
     }
 }

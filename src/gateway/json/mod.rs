@@ -24,7 +24,6 @@ use super::audited::ClientAddress;
 use super::dispatch::Services;
 use super::http::decode;
 use super::serve::Held;
-use bytes::Bytes;
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
 use leaseway_proto::schema;
@@ -90,13 +89,4 @@ impl JsonGateway {
         let result = call::call(self, method, headers, client, source).await;
         result.unwrap_or_else(|error| status::error(&error))
     }
-}
-
-/// A message as gRPC sends it.
-fn framed(message: &[u8]) -> Bytes {
-    let mut frame = Vec::with_capacity(message.len() + 5);
-    frame.push(0);
-    frame.extend_from_slice(&u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes());
-    frame.extend_from_slice(message);
-    frame.into()
 }

@@ -2,7 +2,8 @@
 
 use super::parse::parse;
 use super::scan::Scanner;
-use super::{framed, status};
+use super::status;
+use crate::gateway::messages::framed;
 use bytes::{Buf, Bytes, BytesMut};
 use http_body::{Body as _, Frame};
 use hyper::body::Incoming;
