@@ -7,6 +7,7 @@ use super::told::{self, Asker, Defragmentation};
 use crate::auth::Credentials;
 use crate::backend::{Log, Sessions};
 use crate::config::{ETCD_CLUSTER_VERSION, ETCD_VERSION};
+use crate::keyspace::alarms;
 use crate::keyspace::command::{AlarmChange, Op, Reply};
 use crate::keyspace::hash::hash_store;
 use crate::storage::Engine;
@@ -60,8 +61,7 @@ impl<L: Log, S: Sessions> MaintenanceService<L, S> {
 
 /// An alarm as etcd prints it in a status' errors.
 fn told(alarm: &pb::AlarmMember) -> String {
-    let kind = pb::AlarmType::try_from(alarm.alarm)
-        .map_or_else(|_| alarm.alarm.to_string(), |kind| kind.as_str_name().to_string());
+    let kind = alarms::name(alarm.alarm);
     let member = alarm.member_id;
     if member == 0 { format!("alarm:{kind}") } else { format!("memberID:{member} alarm:{kind}") }
 }

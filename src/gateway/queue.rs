@@ -12,6 +12,7 @@ use super::lease::LeaseService;
 use super::{Context, identity::Identity};
 use crate::auth::Credentials;
 use crate::backend::{Log, Sessions};
+use crate::keyspace::range::end_of_prefix;
 use crate::watch::{CreateWatcher, Hub, KeyRange, Notice, Notices, What};
 use bytes::Bytes;
 use leaseway_proto::etcdserverpb as pb;
@@ -236,7 +237,7 @@ impl<L: Log, S: Sessions> Queues<L, S> {
         prefix: &[u8],
         revision: i64,
     ) -> Result<Notices, Status> {
-        let end = end_of(prefix);
+        let end = end_of_prefix(prefix);
         let range = KeyRange::from_request(prefix, &end);
         self.watch(caller, prefix, &end, range, revision, false).await
     }
@@ -374,19 +375,10 @@ pub fn events(notice: &Notice) -> Result<Vec<leaseway_proto::mvccpb::Event>, Sta
     Ok(events)
 }
 
-/// The end of the range of all keys under a prefix that ends with a slash.
-fn end_of(prefix: &[u8]) -> Vec<u8> {
-    let mut end = prefix.to_vec();
-    if let Some(last) = end.last_mut() {
-        *last += 1;
-    }
-    end
-}
-
 fn first_created(prefix: &[u8]) -> pb::RangeRequest {
     pb::RangeRequest {
         key: Bytes::copy_from_slice(prefix),
-        range_end: end_of(prefix).into(),
+        range_end: end_of_prefix(prefix).into(),
         limit: 1,
         sort_order: SortOrder::Ascend as i32,
         sort_target: SortTarget::Create as i32,

@@ -11,10 +11,10 @@ use super::audited::{ClientAddress, Who};
 use super::json;
 use crate::auth::Credentials;
 use crate::backend::{Log, Sessions};
+use crate::keyspace::alarms;
 use crate::keyspace::command::{AlarmChange, Op};
 use bytes::Bytes;
 use leaseway_proto::authpb::permission::Type;
-use leaseway_proto::etcdserverpb::AlarmType;
 use std::time::Instant;
 use tonic::Request;
 
@@ -59,11 +59,9 @@ impl Asker {
 
 /// An alarm that was raised or disarmed; `asker` is none where the server did it by itself.
 pub fn alarm(change: &AlarmChange, asker: Option<&Asker>) {
-    let kind = AlarmType::try_from(change.alarm)
-        .map_or_else(|_| change.alarm.to_string(), |kind| kind.as_str_name().to_owned());
     let message = if change.raise { "alarm raised" } else { "alarm disarmed" };
     tracing::warn!(
-        alarm = kind,
+        alarm = &*alarms::name(change.alarm),
         from = format!("{:x}", change.member),
         requested_by = asker.and_then(Asker::user),
         remote_addr = asker.and_then(Asker::client),

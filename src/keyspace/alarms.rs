@@ -4,7 +4,16 @@ use super::error::Refusal;
 use super::leases::Positioned;
 use leaseway_proto::etcdserverpb::{AlarmMember, AlarmType};
 use parking_lot::RwLock;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
+
+/// The name of a type of alarm, which is its number if it has none.
+pub fn name(alarm: i32) -> Cow<'static, str> {
+    match AlarmType::try_from(alarm) {
+        Ok(known) => known.as_str_name().into(),
+        Err(_) => alarm.to_string().into(),
+    }
+}
 
 /// The raised alarms.
 #[derive(Debug, Default)]

@@ -63,9 +63,30 @@ impl<'a> KeyRange<'a> {
     }
 }
 
+/// The end of the range of all keys that begin with `prefix`, as requests spell it: the first key that
+/// does not, or a single zero byte if every greater key does.
+pub fn end_of_prefix(prefix: &[u8]) -> Vec<u8> {
+    let kept = prefix.iter().rposition(|byte| *byte != 0xff).map_or(0, |at| at + 1);
+    let mut end = prefix[..kept].to_vec();
+    match end.last_mut() {
+        Some(last) => *last += 1,
+        None => end.push(0),
+    }
+    end
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_prefix_ends_where_its_last_byte_can_still_rise() {
+        for (prefix, end) in
+            [(&b"a/"[..], &b"a0"[..]), (b"a\xff", b"b"), (b"\xff\xff", b"\0"), (b"", b"\0")]
+        {
+            assert_eq!(end_of_prefix(prefix), end, "{prefix:?}");
+        }
+    }
 
     #[test]
     fn spelling() {

@@ -19,6 +19,7 @@ mod timeout;
 
 #[cfg(test)]
 pub use check::{check_message, check_text};
+pub use status::http_status;
 
 use super::audited::ClientAddress;
 use super::dispatch::Services;

@@ -8,6 +8,7 @@ use crate::gateway::audited::{Asked as Noted, Audited};
 use crate::gateway::auth::AuthService;
 use crate::gateway::cluster::Members;
 use crate::gateway::error::Error;
+use crate::keyspace::alarms;
 use crate::keyspace::auth::{AuthState, Authority};
 use crate::watch::{RangeEnd, WatcherInfo};
 use base64::Engine as _;
@@ -85,11 +86,9 @@ impl<L: Log, S: Sessions> Ui<L, S> {
             let who = context.anybody(&Credentials::of(&request)).await?;
             let published = context.reader.view().with_auth();
             let shared = context.reader.shared();
-            let alarms = shared.alarms.list(0).value;
-            let alarms = alarms.iter().map(|alarm| {
-                let kind = pb::AlarmType::try_from(alarm.alarm);
-                let kind = kind.map_or_else(|it| it.to_string(), |it| it.as_str_name().into());
-                json!({ "member": hex(alarm.member_id), "alarm": kind })
+            let raised = shared.alarms.list(0).value;
+            let raised = raised.iter().map(|alarm| {
+                json!({ "member": hex(alarm.member_id), "alarm": alarms::name(alarm.alarm) })
             });
             let watching = self.parts.hub.stats();
             let (metrics, identity) = (&context.metrics, context.identity);
@@ -115,7 +114,7 @@ impl<L: Log, S: Sessions> Ui<L, S> {
                 "watchers": watching.watchers(),
                 "slow_watchers": watching.slow_watchers(),
                 "lag": watching.lag(),
-                "alarms": alarms.collect::<Vec<Value>>(),
+                "alarms": raised.collect::<Vec<Value>>(),
                 "auth": published.auth.enabled,
                 "auth_revision": published.auth.revision,
                 "user": who.map(|who| who.user),

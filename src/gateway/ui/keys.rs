@@ -6,6 +6,7 @@ use crate::backend::{Log, Sessions};
 use crate::gateway::error::{Error, read_failed};
 use crate::keyspace::auth::Authority;
 use crate::keyspace::error::ReadError;
+use crate::keyspace::range::end_of_prefix;
 use crate::keyspace::reader::Reader;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -35,18 +36,6 @@ struct Listing {
     flat: bool,
 }
 
-/// The first key that does not begin with `prefix`, as the end of a range.
-fn end_of(prefix: &[u8]) -> Bytes {
-    let kept = prefix.iter().rposition(|byte| *byte != 0xff).map_or(0, |at| at + 1);
-    let mut end = prefix[..kept].to_vec();
-    match end.last_mut() {
-        Some(last) => *last += 1,
-        // Everything.
-        None => end.push(0),
-    }
-    end.into()
-}
-
 impl Listing {
     /// The page from `cursor` on, and where the next one begins.
     fn page(&self, mut cursor: Bytes) -> Result<(Vec<Value>, Option<Bytes>), ReadError> {
@@ -68,7 +57,8 @@ impl Listing {
                 }
                 if let Some(folder) = self.folder(&kv.key) {
                     entries.push(json!({ "folder": BASE64.encode(&folder) }));
-                    next = Some(end_of(&folder)).filter(|end| *end != self.range_end);
+                    next = Some(Bytes::from(end_of_prefix(&folder)))
+                        .filter(|end| *end != self.range_end);
                     at_once = 1;
                     break;
                 }
@@ -109,7 +99,7 @@ impl<L: Log, S: Sessions> Ui<L, S> {
         let parameter = |name| asked.bytes(name).map(|it| it.ok_or_else(wrong)).transpose();
         let (prefix, after) = (parameter("prefix")?.unwrap_or_default(), parameter("from")?);
         let (flat, counted) = (asked.text("flat") == Some("1"), asked.text("count") == Some("1"));
-        let range_end = end_of(&prefix);
+        let range_end = end_of_prefix(&prefix).into();
         // No key stands for the smallest one.
         let key = if prefix.is_empty() { Bytes::from_static(b"\0") } else { prefix.clone() };
         let request =
@@ -165,19 +155,5 @@ impl<L: Log, S: Sessions> Ui<L, S> {
             Ok(answer)
         })
         .await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_prefix_ends_where_its_last_byte_can_still_rise() {
-        for (prefix, end) in
-            [(&b"a/"[..], &b"a0"[..]), (b"a\xff", b"b"), (b"\xff\xff", b"\0"), (b"", b"\0")]
-        {
-            assert_eq!(end_of(prefix), end, "{prefix:?}");
-        }
     }
 }

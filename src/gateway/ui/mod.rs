@@ -13,6 +13,7 @@ use super::Context;
 use super::audited::{Auditor, ClientAddress};
 use super::cluster::Members;
 use super::error::Error;
+use super::json::http_status;
 use crate::auth::CertificateName;
 use crate::backend::{Log, Sessions};
 use crate::storage::Engine;
@@ -27,9 +28,9 @@ use serde_json::{Value, json};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use tonic::Status;
 use tonic::body::Body;
 use tonic::metadata::MetadataMap;
-use tonic::{Code, Status};
 
 /// Must be among the headers of requests for data; its value does not matter.
 pub const MARK: HeaderName = HeaderName::from_static("x-leaseway-ui");
@@ -189,16 +190,6 @@ fn failure(status: StatusCode, text: &str) -> Response<Body> {
 
 /// A refusal, and whether logging in (again) may help.
 fn refused(status: &Status) -> Response<Body> {
-    let http = match status.code() {
-        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
-        Code::PermissionDenied => StatusCode::FORBIDDEN,
-        Code::InvalidArgument | Code::OutOfRange => StatusCode::BAD_REQUEST,
-        Code::FailedPrecondition => StatusCode::PRECONDITION_FAILED,
-        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
-        Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-        Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
-        _ => StatusCode::INTERNAL_SERVER_ERROR,
-    };
     let anonymous = [Error::UserEmpty, Error::InvalidAuthToken, Error::AuthOldRevision];
     let login = anonymous.iter().any(|error| error.told().1 == status.message());
     let body: Value = json!({
@@ -206,7 +197,7 @@ fn refused(status: &Status) -> Response<Body> {
         "code": code_label(status.code() as i32),
         "login": login,
     });
-    answer(http, JSON, body.to_string().into())
+    answer(http_status(status.code()), JSON, body.to_string().into())
 }
 
 /// The page's content security policy: its own script and style, its own server, nothing else.
