@@ -50,6 +50,8 @@ pub enum Rule {
     OwnSession,
     /// A grant is answered only after a heartbeat.
     GrantHeartbeat,
+    /// A gateway that is cut off notices it while it is.
+    NoticesCut,
     /// How long a session surely lives leaves room for clocks that do not run alike.
     ClockMargin,
 }

@@ -230,6 +230,10 @@ pub trait Sessions: Send + Sync + 'static {
     /// The backend did not answer, in time or ever.
     fn discard(&self, marker: String) -> impl Future<Output = Result<(), SessionError>> + Send;
 
+    /// Whether this process has just heard of the others. If not, it stood still or was cut off, or is
+    /// so now, and [`Sessions::duty`] may not tell so yet.
+    fn attends(&self) -> bool;
+
     /// Whether this process has looked after what happened before it came, from now on.
     fn settle(&self, settled: bool);
 

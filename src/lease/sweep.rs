@@ -12,6 +12,7 @@ use crate::keyspace::leases::Lease;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// How often leases and sessions are compared.
@@ -33,13 +34,22 @@ impl<L: Log, S: Sessions> Leases<L, S> {
     pub async fn run_sweeps(self: Arc<Self>) {
         let Some(mut duty) = self.sessions.duty() else { return };
         let mut before = Found::default();
+        let mut was_unknown = false;
         loop {
             let now = *duty.borrow_and_update();
+            let entered = !was_unknown;
+            was_unknown = now == Duty::Unknown;
             let wait = match now {
                 Duty::Mine { spare } => {
                     // Only what ended before this process came: from then on there was one.
                     let spare = spare && !self.sessions.is_settled();
-                    match self.clone().sweep(&mut before, spare).await {
+                    let swept = tokio::select! {
+                        biased;
+                        // What changes now is looked at now; what was begun can be left at any point.
+                        goes_on = changed(&mut duty, now) => if goes_on { continue } else { return },
+                        swept = self.clone().sweep(&mut before, spare) => swept,
+                    };
+                    match swept {
                         Ok(()) => {
                             self.sessions.settle(true);
                             self.inherited.lock().clear();
@@ -53,24 +63,22 @@ impl<L: Log, S: Sessions> Leases<L, S> {
                     }
                 }
                 Duty::Unknown => {
-                    self.sessions.settle(false);
-                    self.inherit();
+                    // If it is cut off when nothing was known yet, there may be more leases by now.
+                    if entered || !self.sessions.attends() {
+                        self.sessions.settle(false);
+                        self.inherit();
+                    }
                     before = Found::default();
-                    EVERY
+                    AGAIN
                 }
                 Duty::Other { .. } => {
                     before = Found::default();
                     EVERY
                 }
             };
-            let changed = async {
-                let same =
-                    |duty: &Duty| std::mem::discriminant(duty) == std::mem::discriminant(&now);
-                duty.wait_for(|duty| !same(duty)).await.map(|_| ())
-            };
             tokio::select! {
                 biased;
-                changed = changed => if changed.is_err() { return },
+                goes_on = changed(&mut duty, now) => if !goes_on { return },
                 () = self.sessions.gap() => {}
                 () = tokio::time::sleep(wait) => {}
             }
@@ -164,20 +172,19 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         }
     }
 
-    /// Waits, if a lease was there before this process came, until it is decided what becomes of those
-    /// whose sessions ended by then.
+    /// Waits while it is not known whether anybody could renew leases, and, if a lease was there before
+    /// that was known, until it is decided what becomes of those whose sessions ended by then.
     pub(super) async fn settled(&self, id: i64, session: SessionId) {
         let Some(duty) = self.sessions.duty() else { return };
-        if !self.inherited.lock().contains(&(id, session)) {
-            return;
-        }
+        let inherited = || self.inherited.lock().contains(&(id, session));
         let settled = |duty: &Duty| match duty {
             Duty::Unknown => false,
-            Duty::Other { settled } => *settled,
-            Duty::Mine { .. } => self.sessions.is_settled(),
+            Duty::Other { settled } => *settled || !inherited(),
+            Duty::Mine { .. } => self.sessions.is_settled() || !inherited(),
         };
         loop {
-            if settled(&duty.borrow()) {
+            // The word of an end may come before it is noticed that this process was away.
+            if self.sessions.attends() && settled(&duty.borrow()) {
                 return;
             }
             // The end of the one who tells means that everything is stopping.
@@ -187,6 +194,12 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
+}
+
+/// Waits until the duty is another than `now`; returns `false` once nobody tells of it any more.
+async fn changed(duty: &mut watch::Receiver<Duty>, now: Duty) -> bool {
+    let same = |duty: &Duty| std::mem::discriminant(duty) == std::mem::discriminant(&now);
+    duty.wait_for(|duty| !same(duty)).await.is_ok()
 }
 
 fn ended(

@@ -172,6 +172,10 @@ impl Sessions for LocalSessions {
         Ok(())
     }
 
+    fn attends(&self) -> bool {
+        true
+    }
+
     fn settle(&self, _: bool) {}
 
     fn is_settled(&self) -> bool {

@@ -15,16 +15,20 @@ use super::names::Names;
 use super::shard::{Shard, ShardError};
 use crate::backend::Duty;
 use crate::keyspace::gateways::{GatewayId, Gateways};
+use crate::seams::{Rule, follows};
 use bytes::Bytes;
 use leaseway_proto::log::{Member, Retire, entry::Control};
 use prost::Message;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// How long a gateway may go without a beat and still count as beating.
-const SILENCE: std::time::Duration = BEAT.saturating_mul(3);
+const SILENCE: Duration = BEAT.saturating_mul(3);
+/// A look that took longer than this was not only held up by the shard: this process stood still.
+const STOOD_STILL: Duration = SILENCE.saturating_add(BEAT.saturating_mul(2));
 
 /// Living gateways by id.
 pub type Living = BTreeMap<GatewayId, Member>;
@@ -122,27 +126,41 @@ pub struct Parts<S> {
     pub living: watch::Sender<Living>,
 }
 
+/// The list, unless it takes so long that it has to be looked first whether this gateway is cut off:
+/// what asks the shard waits until it is back.
+async fn in_time(list: impl Future<Output = Result<Living, ShardError>>) -> Option<Living> {
+    let listed = if follows(Rule::NoticesCut) {
+        tokio::time::timeout(SILENCE, list).await.ok()?
+    } else {
+        list.await
+    };
+    listed.inspect_err(|error| tracing::debug!(%error, "cannot list gateways")).ok()
+}
+
 /// Looks after the gateways until the log stops.
 pub async fn run<S: Shard>(parts: Parts<S>) {
     let Parts { shard, names, log, duty, living: told } = parts;
     let (barriers, gateways, membership) = (log.barriers(), log.gateways(), log.membership());
     let mut seen = Seen::default();
     let mut since: Option<(GatewayId, Instant)> = None;
+    let fresh = || membership.borrow().clone().filter(Membership::is_fresh);
     loop {
+        let begun = Instant::now();
         tokio::time::sleep(BEAT).await;
-        let Some(me) = membership.borrow().clone().filter(Membership::is_fresh) else {
+        let listed = match fresh() {
+            Some(_) => in_time(list(&*shard, &names, &barriers)).await,
+            None => None,
+        };
+        let now = Instant::now();
+        // Looked at again: it may have been cut off while it waited for the list.
+        let stood_still = now - begun >= STOOD_STILL && follows(Rule::NoticesCut);
+        let Some(me) = fresh().filter(|_| !stood_still) else {
             // It stood still, or was cut off: perhaps nobody served meanwhile.
             since = None;
             duty.send_replace(Duty::Unknown);
             continue;
         };
-        let listed = list(&*shard, &names, &barriers).await;
-        let Ok(living) =
-            listed.inspect_err(|error| tracing::debug!(%error, "cannot list gateways"))
-        else {
-            continue;
-        };
-        let now = Instant::now();
+        let Some(living) = listed else { continue };
         // Under a new id everything is seen anew: this process stood still for a while.
         let (_, begun) = *since.take_if(|(id, _)| *id == me.id).get_or_insert_with(|| {
             seen = Seen::default();

@@ -203,6 +203,10 @@ impl<S: Shard> Sessions for OxiaSessions<S> {
         self.patiently(|| self.shard.delete(marker.clone())).await
     }
 
+    fn attends(&self) -> bool {
+        self.membership.borrow().as_ref().is_some_and(Membership::is_fresh)
+    }
+
     fn settle(&self, settled: bool) {
         self.settled.send_replace(settled);
     }

@@ -33,6 +33,10 @@ pub struct Faults {
     pub pauses: Duration,
     /// How long a gateway stands still, at most; most of the time it is up to a sixth of it.
     pub stands: Duration,
+    /// Time between cuts of all gateways at once from a shard that lives on, at most.
+    pub cuts: Duration,
+    /// How long a cut lasts, at most; at least a third of it.
+    pub cut_for: Duration,
     /// Time between kills of gateways, at most.
     pub kills: Duration,
     /// What a gateway sends first when it goes on is late: its connections are broken by then.
@@ -64,6 +68,8 @@ pub const CALM: Faults = Faults {
     leads: Duration::MAX,
     deposed: Duration::ZERO,
     pauses: Duration::MAX,
+    cuts: Duration::MAX,
+    cut_for: Duration::ZERO,
     kills: Duration::MAX,
     stands: Duration::ZERO,
     wakes: 0,

@@ -83,6 +83,8 @@ const ROUGH: Faults = Faults {
     leads: Duration::from_secs(4),
     deposed: Duration::from_secs(3),
     pauses: Duration::from_secs(5),
+    cuts: Duration::MAX,
+    cut_for: Duration::ZERO,
     kills: Duration::from_secs(6),
     stands: Duration::from_secs(6),
     wakes: 100,
@@ -171,6 +173,27 @@ const CLOCKS: Scenario = Scenario {
         notice_lost: 100,
         ..LEASES.faults
     },
+    ..LEASES
+};
+
+/// All gateways are cut off from time to time for longer than leases live, and nothing else goes wrong.
+const CUTS: Scenario = Scenario {
+    time: Duration::from_secs(90),
+    faults: Faults {
+        lost: 0,
+        dropped: 0,
+        refused: 0,
+        late: 0,
+        slow: 0,
+        beat_lost: 0,
+        leads: Duration::MAX,
+        pauses: Duration::MAX,
+        kills: Duration::MAX,
+        cuts: Duration::from_secs(30),
+        cut_for: Duration::from_secs(20),
+        ..LEASES.faults
+    },
+    habits: Habits { renewals: 8, late: 0.9, ..HABITS },
     ..LEASES
 };
 
@@ -308,6 +331,7 @@ async fn trouble(field: Arc<Field>) {
     let faults = field.world.lock().faults;
     let (mut leads, mut pauses, mut kills) =
         (after(faults.leads), after(faults.pauses), after(faults.kills));
+    let mut cuts = after(faults.cuts);
     loop {
         sleep(20 * MS).await;
         if field.world.lock().is_calm {
@@ -329,6 +353,15 @@ async fn trouble(field: Arc<Field>) {
             drop(world);
             drop(gateways);
             pauses = after(faults.pauses);
+        }
+        if gateway::due(cuts) {
+            let least = faults.cut_for / 3;
+            let mut world = field.world.lock();
+            let until = Instant::now() + least + world.up_to(faults.cut_for - least);
+            world.cut(until);
+            drop(world);
+            cuts = until + SECOND * 8;
+            cuts += after(faults.cuts) - Instant::now();
         }
         if gateway::due(kills) {
             let mut gateways = field.gateways.lock();
@@ -441,6 +474,11 @@ fn clocks_that_do_not_run_alike() {
 }
 
 #[test]
+fn cuts_of_all_gateways_at_once() {
+    check("CUTS", CUTS, 40);
+}
+
+#[test]
 fn gateways_that_hold_the_same_raise_no_alarm() {
     check("COMPARES", COMPARES, 40);
 }
@@ -470,7 +508,7 @@ fn everything_at_once() {
 #[test]
 fn the_same_seed_gives_the_same_run() {
     for seed in 0..2 {
-        for scenario in [LOG, LEASES, LONG, CHECKPOINTS, CLOCKS, ALL] {
+        for scenario in [LOG, LEASES, LONG, CHECKPOINTS, CLOCKS, CUTS, ALL] {
             let first = run(seed, scenario, None);
             assert!(first.records > 5, "hardly anything happened: {first:?}");
             assert_eq!(first, run(seed, scenario, None), "seed {seed} of {scenario:?}");

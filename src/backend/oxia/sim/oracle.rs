@@ -54,6 +54,10 @@ pub struct Oracle {
     pub fates: BTreeMap<i64, Fate>,
     /// Moments before which a lease must not expire.
     pub promises: BTreeMap<i64, Instant>,
+    /// When markers of sessions went that ended by themselves or were ended.
+    pub gone: BTreeMap<String, Instant>,
+    /// From when until when all gateways were cut off, for so long that they notice.
+    pub cuts: Vec<(Instant, Instant)>,
     /// What went wrong first.
     pub violation: Option<String>,
 }
@@ -78,6 +82,8 @@ impl Oracle {
             values: BTreeSet::new(),
             fates: BTreeMap::new(),
             promises: BTreeMap::new(),
+            gone: BTreeMap::new(),
+            cuts: Vec::new(),
             violation: None,
         }
     }
@@ -126,7 +132,8 @@ impl Oracle {
             Some(Op::LeaseRevoke(revoke)) => revoke.id,
             _ => return apply(&mut self.machine, staging),
         };
-        let lived = self.reader.leases().get(lease).value.is_some();
+        let before = self.reader.leases().get(lease).value;
+        let lived = before.is_some();
         apply(&mut self.machine, staging);
         let lives = self.reader.leases().get(lease).value.is_some();
         let fate = self.fates.entry(lease).or_default();
@@ -142,7 +149,17 @@ impl Oracle {
                 let by = op.map(|op| format!("{op:?}")).unwrap_or_default();
                 self.violate(format!("lease {lease} expired {:?} early by {by}", early - now));
             }
+            // Without a promise nobody was told that it was granted.
+            let unspared = before.filter(|lease| expired && promise.is_some() && !lease.spared);
+            if unspared.is_some_and(|lease| self.ended_in_a_cut(&lease.marker)) {
+                self.violate(format!("lease {lease} expired, but nobody could renew it"));
+            }
         }
+    }
+
+    fn ended_in_a_cut(&self, marker: &str) -> bool {
+        let cut = |gone: &Instant| self.cuts.iter().any(|(from, to)| from < gone && gone <= to);
+        self.gone.get(marker).is_some_and(cut)
     }
 
     fn note(&mut self, revision: &RevisionEvents) {

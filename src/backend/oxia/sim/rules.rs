@@ -3,7 +3,7 @@
 
 use super::clients::Habits;
 use super::faults::Faults;
-use super::{HABITS, LEASES, LOG, LONG, MS, ROUGH, SECOND, Scenario, check, run, seeds};
+use super::{CUTS, HABITS, LEASES, LOG, LONG, MS, ROUGH, SECOND, Scenario, check, run, seeds};
 use crate::seams::Rule;
 use std::time::Duration;
 
@@ -251,6 +251,12 @@ fn expiry_session() {
         ..LEASES
     };
     needed(Rule::ExpirySession, scenario, MOST);
+}
+
+/// All gateways are cut off for longer than leases live, and nobody can renew them.
+#[test]
+fn notices_cut() {
+    needed(Rule::NoticesCut, CUTS, MOST);
 }
 
 /// A leader's clock that runs fast ends a session that a gateway's slow one still counts on.

@@ -357,8 +357,20 @@ impl Inner {
             !goes
         });
         if !names.is_empty() {
+            let now = Instant::now();
+            self.oracle.gone.extend(names.iter().map(|name| (name.clone(), now)));
             self.tell(names);
         }
+    }
+
+    /// All gateways are cut off until then.
+    pub fn cut(&mut self, until: Instant) {
+        let now = Instant::now();
+        for link in &mut self.links {
+            link.paused = until;
+        }
+        self.note("cut", (until - now).as_millis() as u64, 0);
+        self.oracle.cuts.push((now, until));
     }
 
     fn hint(&mut self, position: u64) {
@@ -468,6 +480,8 @@ impl Inner {
             }
         }
         let now = Instant::now();
+        // One that ends early may have been too short to be noticed.
+        self.oracle.cuts.retain(|(_, until)| *until <= now);
         for link in &mut self.links {
             link.paused = now;
             link.learns = now;
