@@ -224,6 +224,9 @@ pub trait Sessions: Send + Sync + 'static {
     /// The backend did not answer, in time or ever.
     fn markers(&self) -> impl Future<Output = Result<Vec<String>, SessionError>> + Send;
 
+    /// The session that a marker goes with.
+    fn session_of(&self, marker: &str) -> Option<SessionId>;
+
     /// Ends a session that no lease has, by its marker.
     ///
     /// # Errors

@@ -235,6 +235,10 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             }
             Err(error) => return Err(error.into()),
         }
+        // Its session may be about to be ended by one that has not heard of the lease.
+        if self.is_late(begun) {
+            return Err(LeaseError::TimedOut);
+        }
         // As with a renewal: the heartbeat may have come after the end was decided.
         let late =
             self.sessions.shared() && self.times.clock.since(begun) >= times::surely(timeout);

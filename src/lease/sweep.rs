@@ -9,11 +9,12 @@ use super::{LeaseError, Leases, seconds};
 use crate::backend::{Duty, Log, SessionId, Sessions};
 use crate::keyspace::command::{LeaseRebind, Op, Reply};
 use crate::keyspace::leases::Lease;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// How often leases and sessions are compared.
 const EVERY: Duration = Duration::from_secs(30);
@@ -21,12 +22,16 @@ const EVERY: Duration = Duration::from_secs(30);
 const AGAIN: Duration = Duration::from_secs(1);
 /// Leases looked after at once.
 const AT_ONCE: usize = 64;
+/// How long a session has to be known without a lease before it is ended: longer than a grant, or a new session
+/// for a lease, can take to get into the log and still count.
+const ORPHANED: Duration = Duration::from_secs(30);
 
 /// What was found in the last look.
 #[derive(Debug, Default)]
 struct Found {
     missing: BTreeSet<(i64, u64)>,
-    orphans: BTreeSet<String>,
+    // Since when.
+    orphans: BTreeMap<String, Instant>,
 }
 
 impl<L: Log, S: Sessions> Leases<L, S> {
@@ -109,7 +114,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         while let Some(done) = running.join_next().await {
             ended(Some(done))?;
         }
-        self.drop_orphans(markers, before, &mut found).await?;
+        self.clone().drop_orphans(markers, before, &mut found).await?;
         *before = found;
         Ok(())
     }
@@ -123,6 +128,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
 
     /// Gives a lease a new session; returns whether it, or another, has it now.
     pub(super) async fn rebind(&self, lease: &Lease, why: &str) -> Result<bool, LeaseError> {
+        let begun = self.times.clock.now();
         let created = self.sessions.create(seconds(lease.ttl)).await?;
         let rebind = LeaseRebind {
             id: lease.id,
@@ -132,6 +138,10 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             new_marker: created.marker,
             marker: lease.marker.clone(),
         };
+        if self.is_late(begun) {
+            self.sessions.close(rebind.new_session, &rebind.new_marker).await?;
+            return Err(LeaseError::TimedOut);
+        }
         let outcome = self.propose(Op::LeaseRebind(rebind.clone())).await?;
         if outcome.reply == Ok(Reply::Lease(true)) {
             tracing::info!(lease = lease.id, "{why}; it has its whole time again");
@@ -145,22 +155,50 @@ impl<L: Log, S: Sessions> Leases<L, S> {
     /// Ends sessions that no lease has: their grants never got into the log, or their leases were
     /// revoked by a gateway that died before it could close them.
     async fn drop_orphans(
-        &self,
+        self: Arc<Self>,
         markers: BTreeSet<String>,
         before: &Found,
         found: &mut Found,
     ) -> Result<(), LeaseError> {
+        // A lease that was acknowledged by anyone is known here from now on.
+        self.log.barrier().await?;
         let of_leases: BTreeSet<String> =
             self.reader.leases().all().value.into_iter().map(|lease| lease.marker).collect();
+        let mut running = JoinSet::new();
         for marker in markers.into_iter().filter(|marker| !of_leases.contains(marker)) {
             // One that was just made may belong to a grant on its way.
-            if before.orphans.contains(&marker) {
-                self.sessions.discard(marker).await?;
-            } else {
-                found.orphans.insert(marker);
+            let since = before.orphans.get(&marker).copied();
+            let since = since.unwrap_or_else(|| self.times.clock.now());
+            if self.times.clock.since(since) >= ORPHANED {
+                if running.len() >= AT_ONCE {
+                    ended(running.join_next().await)?;
+                }
+                running.spawn(self.clone().discard_orphan(marker.clone()));
             }
+            // Also of one that is ended now: if that fails, it is not seen anew.
+            found.orphans.insert(marker, since);
+        }
+        while let Some(done) = running.join_next().await {
+            ended(Some(done))?;
         }
         Ok(())
+    }
+
+    async fn discard_orphan(self: Arc<Self>, marker: String) -> Result<(), LeaseError> {
+        // Looked up again: others that were ended first may have taken a while.
+        let of_session =
+            self.sessions.session_of(&marker).map(|id| self.reader.leases().of_session(id));
+        let mut leases = of_session.into_iter().flat_map(|leases| leases.value);
+        if !leases.any(|lease| lease.marker == marker) {
+            self.sessions.discard(marker).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether a session that was begun then may soon be taken for one that no lease has: this process stood
+    /// still.
+    pub(super) fn is_late(&self, begun: Instant) -> bool {
+        self.sessions.shared() && self.times.clock.since(begun) >= ORPHANED / 2
     }
 
     /// Notes the leases that are there while it is not known whether anybody could renew them.

@@ -168,6 +168,10 @@ impl Sessions for LocalSessions {
         Ok(Vec::new())
     }
 
+    fn session_of(&self, _: &str) -> Option<SessionId> {
+        None
+    }
+
     async fn discard(&self, _: String) -> Result<(), SessionError> {
         Ok(())
     }

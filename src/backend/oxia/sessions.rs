@@ -196,6 +196,10 @@ impl<S: Shard> Sessions for OxiaSessions<S> {
         self.patiently(|| proven(&self.barriers, self.shard.names(&folder))).await
     }
 
+    fn session_of(&self, marker: &str) -> Option<SessionId> {
+        self.names.session_of(marker)
+    }
+
     async fn discard(&self, marker: String) -> Result<(), SessionError> {
         if let Some(session) = self.names.session_of(&marker) {
             self.close(session, &marker).await?;

@@ -15,9 +15,11 @@
 //! | [`oracle`] | what is true, and what clients were promised |
 //! | [`gateway`] | the product's code, put together |
 //! | [`clients`] | requests, and checks of the answers |
+//! | [`ends`] | ends of leases and sessions of which a test says what happens |
 //! | [`rules`] | that rules are needed: without one some seed fails |
 
 mod clients;
+mod ends;
 mod engine;
 mod faults;
 mod gateway;
@@ -250,20 +252,7 @@ async fn simulate(seed: u64, scenario: Scenario) -> Ran {
 
 async fn play(seed: u64, scenario: Scenario, field: &Arc<Field>) {
     let mut background = JoinSet::new();
-    let ticking = field.world.clone();
-    background.spawn(async move {
-        loop {
-            let (due, changed) = {
-                let mut world = ticking.lock();
-                (world.tick(), world.changed.clone())
-            };
-            tokio::select! {
-                biased;
-                () = sleep_until(due) => {}
-                () = changed.notified() => {}
-            }
-        }
-    });
+    background.spawn(tick(field.world.clone()));
     background.spawn(revive(field.clone()));
     background.spawn(trouble(field.clone()));
     if scenario.compares {
@@ -290,6 +279,21 @@ async fn play(seed: u64, scenario: Scenario, field: &Arc<Field>) {
     }
     let lossy = scenario.faults.notice_lost > 0 || scenario.faults.kills != Duration::MAX;
     settle(field, lossy).await;
+}
+
+/// Lets happen in the shard what is due.
+async fn tick(world: Arc<World>) {
+    loop {
+        let (due, changed) = {
+            let mut world = world.lock();
+            (world.tick(), world.changed.clone())
+        };
+        tokio::select! {
+            biased;
+            () = sleep_until(due) => {}
+            () = changed.notified() => {}
+        }
+    }
 }
 
 /// Starts gateways over that were left behind by the log, as the process itself does.

@@ -373,6 +373,15 @@ impl Inner {
         self.oracle.cuts.push((now, until));
     }
 
+    /// All gateways are told that notices may be missing.
+    pub fn gap(&mut self) {
+        let now = Instant::now();
+        for link in &mut self.links {
+            link.notices.push_back((now, Notice::Gap));
+            link.noticed.notify_one();
+        }
+    }
+
     fn hint(&mut self, position: u64) {
         for link in 0..self.links.len() {
             if !self.happens(self.faults.hint_lost) {
