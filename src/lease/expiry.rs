@@ -9,23 +9,39 @@ use crate::keyspace::leases::{Keeper, Lease};
 use crate::seams::{Rule, follows};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 /// Expiries on their way through the log at once: enough for thousands a second, few enough that a
 /// put never queues behind many.
 const EXPIRIES: usize = 64;
+/// Ended leases that may wait for their turn at once, where sessions are shared.
+const WAITING: usize = 65_536;
 /// Pause before an expiry that failed is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Starts an expiry once fewer than [`EXPIRIES`] are under way.
-async fn spawn_in_turn(
-    running: &mut JoinSet<()>,
-    expiry: impl Future<Output = ()> + Send + 'static,
-) {
-    while running.len() >= EXPIRIES {
-        running.join_next().await;
+/// Ends of leases: those that wait for their turn, and those of them that are under way.
+struct Ends {
+    running: JoinSet<()>,
+    most: usize,
+    slots: Arc<Semaphore>,
+}
+
+impl Ends {
+    /// None yet. Where nobody else ends leases, none waits, and as many are begun as can be under way.
+    fn new(shared: bool) -> Self {
+        let most = if shared { WAITING } else { EXPIRIES };
+        Self { running: JoinSet::new(), most, slots: Arc::new(Semaphore::new(EXPIRIES)) }
     }
-    running.spawn(expiry);
+
+    /// Starts an expiry, once there is room for it. It takes a slot when its turn has come.
+    async fn begin(&mut self, expiry: impl Future<Output = ()> + Send + 'static) {
+        while self.running.try_join_next().is_some() {}
+        while self.running.len() >= self.most {
+            self.running.join_next().await;
+        }
+        self.running.spawn(expiry);
+    }
 }
 
 impl<L: Log, S: Sessions> Leases<L, S> {
@@ -76,11 +92,11 @@ impl<L: Log, S: Sessions> Leases<L, S> {
     /// many leases ended.
     pub async fn run_expiry(self: Arc<Self>, on_expired: impl Fn(u64) + Send + Sync + 'static) {
         let on_expired = Arc::new(on_expired);
-        let mut running = JoinSet::new();
+        let mut ends = Ends::new(self.sessions.shared());
         while let Ok(ended) = self.sessions.expired(EXPIRIES).await {
             for ended in ended {
-                let expiry = self.clone().expire_until_gone(ended, on_expired.clone());
-                spawn_in_turn(&mut running, expiry).await;
+                let (slots, on_expired) = (ends.slots.clone(), on_expired.clone());
+                ends.begin(self.clone().expire_until_gone(ended, slots, on_expired)).await;
             }
         }
     }
@@ -88,6 +104,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
     async fn expire_until_gone(
         self: Arc<Self>,
         ended: Ended,
+        slots: Arc<Semaphore>,
         on_expired: Arc<impl Fn(u64) + Send + Sync>,
     ) {
         let (session, marker) = (ended.id, ended.marker.clone());
@@ -100,8 +117,11 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         self.settled(lease.id, ended.id).await;
         let Some(lease) = lives() else { return };
         // Others may have seen it too; one of us goes first.
-        self.times.clock.sleep(self.sessions.turn(lease.id) + self.second_hand(&lease)).await;
-        if lives().is_none() {
+        let turn = self.sessions.turn(lease.id) + self.second_hand(&lease);
+        self.times.clock.sleep(turn.max(self.renewed_lately(&lease))).await;
+        // While there are many, others may have ended it meanwhile.
+        let slot = if lives().is_some() { slots.acquire().await.ok() } else { None };
+        if slot.is_none() || lives().is_none() {
             return;
         }
         let keeper = Keeper { session: ended.id, marker: ended.marker };
@@ -114,6 +134,14 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             }
         }
         on_expired(1);
+    }
+
+    /// How long the end of a lease has to wait whose session ended about a TTL after its last logged renewal, but,
+    /// by the clock here, a little less.
+    fn renewed_lately(&self, lease: &Lease) -> Duration {
+        let (ttl, since) = (super::seconds(lease.ttl), self.times.since_logged(lease));
+        let lately = since.filter(|since| *since >= surely(ttl) && follows(Rule::RenewedLives));
+        lately.map_or(Duration::ZERO, |since| ttl.saturating_sub(since))
     }
 
     /// A pause for those who were there before this process, if it knows a logged renewal only from
@@ -134,17 +162,27 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         on_expired: impl Fn(u64) + Send + Sync + 'static,
     ) {
         let on_expired = Arc::new(on_expired);
-        let mut running = JoinSet::new();
+        let mut ends = Ends::new(self.sessions.shared());
         loop {
             for id in self.times.over(EXPIRIES).await {
-                let expiry = self.clone().expire_unkept(id, on_expired.clone());
-                spawn_in_turn(&mut running, expiry).await;
+                let (slots, on_expired) = (ends.slots.clone(), on_expired.clone());
+                ends.begin(self.clone().expire_unkept(id, slots, on_expired)).await;
             }
         }
     }
 
-    async fn expire_unkept(self: Arc<Self>, id: i64, on_expired: Arc<impl Fn(u64) + Send + Sync>) {
+    async fn expire_unkept(
+        self: Arc<Self>,
+        id: i64,
+        slots: Arc<Semaphore>,
+        on_expired: Arc<impl Fn(u64) + Send + Sync>,
+    ) {
         self.times.clock.sleep(self.sessions.turn(id)).await;
+        let lives = || self.reader.leases().get(id).value.is_some_and(|lease| lease.session == 0);
+        let slot = if lives() { slots.acquire().await.ok() } else { None };
+        if slot.is_none() || !lives() || self.times.runs(id) {
+            return;
+        }
         match self.try_expire_unkept(id).await {
             Ok(true) => on_expired(1),
             // Another gateway was first, or a renewal was, which has started its time anew.

@@ -2,7 +2,7 @@
 
 use super::clients::Field;
 use super::faults::CALM;
-use super::gateway::{Gateway, Serving};
+use super::gateway::{Gateway, LONGEST, Serving};
 use super::world::World;
 use super::{MS, SECOND, tick};
 use crate::backend::Log;
@@ -12,8 +12,9 @@ use crate::keyspace::command::{LeaseGrant, Op, command};
 use crate::seams;
 use bytes::Bytes;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Runs a test with two gateways that have been there for a while.
 fn with_two<F: Future<Output = ()>>(test: impl FnOnce(Arc<Field>, Vec<Arc<Serving>>) -> F) {
@@ -39,7 +40,7 @@ fn with_two<F: Future<Output = ()>>(test: impl FnOnce(Arc<Field>, Vec<Arc<Servin
 }
 
 /// A session with a marker, which no lease has; returns its id and the marker.
-async fn orphan(field: &Field, bits: u64) -> (u64, String) {
+async fn orphan(field: &Field, bits: u128) -> (u64, String) {
     let shard = field.gateways.lock()[1].shard.clone();
     let session = shard.create_session(500 * SECOND, "lease".into()).await.expect("all is calm");
     let marker = Names::new("sim").marker(session.id, bits);
@@ -74,4 +75,31 @@ fn a_session_is_ended_only_when_it_was_without_a_lease_for_long() {
         assert!(exists(&field, &marker).await, "it has a lease");
         assert!(!exists(&field, &other).await, "no lease has it");
     });
+}
+
+#[test]
+fn ends_do_not_wait_for_the_turns_of_others() {
+    const MANY: i64 = 1000;
+    for ttl in [2, LONGEST.as_secs() as i64 + 1] {
+        with_two(|field, serving| async move {
+            let mut grants = JoinSet::new();
+            for id in 1..=MANY {
+                let serving = serving[0].clone();
+                grants.spawn(async move { serving.leases.grant(id, ttl, None).await.map(|_| ()) });
+            }
+            while let Some(granted) = grants.join_next().await {
+                granted.expect("it does not panic").expect("all is calm");
+            }
+            let granted = Instant::now();
+            let left = || field.world.lock().oracle.reader.leases().all().value.len();
+            assert!(left() > 0);
+            while left() > 0 {
+                sleep(20 * MS).await;
+            }
+            // The half second of one turn, and the rest for the way through the log.
+            let took = granted.elapsed();
+            let most = Duration::from_secs(ttl.unsigned_abs()) + 900 * MS;
+            assert!(took < most, "{MANY} leases of {ttl} s took {took:?}");
+        });
+    }
 }
