@@ -58,9 +58,18 @@ pub struct Staging {
     pub row_bytes: i64,
     /// Events of finished revisions.
     pub events: Vec<RevisionEvents>,
-    /// Leases without a session that were granted, renewed or ended: their time starts anew.
-    pub timed: Vec<i64>,
+    /// What happened to the times of leases that the gateways keep in mind, in order.
+    pub timed: Vec<Timed>,
     open: Vec<Event>,
+}
+
+/// What happened to the time of a lease, by its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timed {
+    /// It was granted, renewed or ended: its time starts anew.
+    Changed(i64),
+    /// What it has left was noted.
+    Noted(i64),
 }
 
 impl Staging {

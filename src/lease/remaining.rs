@@ -1,12 +1,13 @@
 //! Remaining times, noted in the log from time to time, as advice for the next start.
 
 use super::{LeaseError, Leases, seconds};
-use crate::backend::{Log, Sessions};
+use crate::backend::{Duty, Log, Sessions};
 use crate::keyspace::command::{LeaseCheckpoint, Op, Remaining};
 use crate::keyspace::leases::Lease;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// Leases noted in one checkpoint command.
 const CHECKPOINT: usize = 1000;
@@ -36,9 +37,21 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         result
     }
 
+    /// Whether it is this process that notes: of several, the one that looks after leases.
+    fn notes(&self) -> bool {
+        let mine = |duty: watch::Receiver<Duty>| matches!(*duty.borrow(), Duty::Mine { .. });
+        self.sessions.duty().is_none_or(mine)
+    }
+
     async fn note_remaining(&self, longer_than: Duration) -> Result<(), LeaseError> {
         let mut noted = Vec::new();
-        for lease in self.reader.leases().all().value {
+        if !self.notes() {
+            return Ok(());
+        }
+        let leases = self.reader.leases().all();
+        // The time of one that has just been renewed starts anew before that is published.
+        self.reader.view().durable(leases.position).await;
+        for lease in leases.value {
             if seconds(lease.ttl) <= longer_than {
                 continue;
             }

@@ -8,6 +8,7 @@
 use crate::backend::local::sessions::LocalSessions;
 use crate::backend::{SessionId, Sessions};
 use crate::keyspace::leases::{Lease, LeaseTable};
+use crate::keyspace::staging::Timed;
 use crate::seams::{Clock, Rule, follows};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -69,24 +70,43 @@ impl Times {
         for lease in leases.all().value {
             match lease.session {
                 0 => self.start(lease.id, super::time_at_start(&lease)),
-                _ => self.note(&[lease.id], leases),
+                _ => self.changed(lease.id, leases),
             }
         }
     }
 
-    /// Takes note of leases that were granted, renewed or ended in the log.
-    pub fn note(&self, changed: &[i64], leases: &LeaseTable) {
-        for &id in changed {
-            let lease = leases.get(id).value;
-            match &lease {
-                Some(lease) if lease.session == 0 => self.start(id, super::seconds(lease.ttl)),
-                _ => self.unkept.drop(key(id)),
+    /// Takes note of what has just happened to leases in the log.
+    pub fn note(&self, happened: &[Timed], leases: &LeaseTable) {
+        for timed in happened {
+            match *timed {
+                Timed::Changed(id) => self.changed(id, leases),
+                Timed::Noted(id) => self.noted(id, leases),
             }
-            let mut logged = self.logged.lock();
-            match lease.filter(|lease| lease.session != 0 && lease.renewals > 0 && !lease.spared) {
-                Some(lease) => logged.insert(id, (lease.session, self.clock.now())),
-                None => logged.remove(&id),
-            };
+        }
+    }
+
+    fn changed(&self, id: i64, leases: &LeaseTable) {
+        let lease = leases.get(id).value;
+        match &lease {
+            Some(lease) if lease.session == 0 => self.start(id, super::seconds(lease.ttl)),
+            _ => self.unkept.drop(key(id)),
+        }
+        let mut logged = self.logged.lock();
+        match lease.filter(|lease| lease.session != 0 && lease.renewals > 0 && !lease.spared) {
+            Some(lease) => logged.insert(id, (lease.session, self.clock.now())),
+            None => logged.remove(&id),
+        };
+    }
+
+    /// Whoever noted it had measured for longer, if it has less left: this process was started since its last
+    /// renewal, and found that in the log.
+    fn noted(&self, id: i64, leases: &LeaseTable) {
+        // Not if it was renewed since.
+        let lease = leases.get(id).value;
+        let lease = lease.filter(|lease| lease.session == 0 && lease.remaining > 0);
+        let Some(left) = lease.map(|lease| super::time_at_start(&lease)) else { return };
+        if self.runs(id) && left < self.of_unkept(id) {
+            self.start(id, left);
         }
     }
 

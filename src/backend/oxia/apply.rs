@@ -35,7 +35,7 @@ const RECLAIM: u32 = 64;
 const RECLAIM_BYTES: u64 = 16 << 20;
 
 /// Told which leases without a session were granted, renewed or ended.
-pub type OnTimed = Box<dyn Fn(&[i64]) + Send>;
+pub type OnTimed = Box<dyn Fn(&[crate::keyspace::staging::Timed]) + Send>;
 
 /// The next entry of the log.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use crate::keyspace::command::{
 };
 use crate::keyspace::error::Refusal;
 use crate::keyspace::leases::Lease;
-use crate::keyspace::staging::Staging;
+use crate::keyspace::staging::{Staging, Timed};
 use crate::seams::{Rule, follows};
 use crate::storage::tables::leases;
 
@@ -92,6 +92,9 @@ impl Machine {
             });
             if let Some(lease) = &changed {
                 leases::put(&mut staging.batch, &lease_row(lease));
+                if lease.session == 0 {
+                    staging.timed.push(Timed::Noted(lease.id));
+                }
             }
         }
     }
@@ -120,7 +123,7 @@ impl Machine {
 /// Leases whose time, or whose logged renewals, the gateways keep in mind.
 fn note_time(staging: &mut Staging, lease: &Lease) {
     if lease.session == 0 || lease.renewals > 0 {
-        staging.timed.push(lease.id);
+        staging.timed.push(Timed::Changed(lease.id));
     }
 }
 

@@ -103,3 +103,32 @@ fn ends_do_not_wait_for_the_turns_of_others() {
         });
     }
 }
+
+#[test]
+fn a_noted_time_counts_when_it_is_in_the_log_behind_the_checkpoint() {
+    const TTL: Duration = Duration::from_secs(100);
+    with_two(|field, serving| async move {
+        let granted = serving[1].leases.grant(7, TTL.as_secs() as i64, None).await;
+        let begun = Instant::now();
+        granted.expect("all is calm");
+        field.world.lock().oracle.promises.insert(7, begun + TTL);
+        sleep(60 * SECOND).await;
+        let before = field.world.lock().oracle.position;
+        for serving in &serving {
+            serving.leases.checkpoint(10 * SECOND).await.expect("all is calm");
+        }
+        let noted = field.world.lock().oracle.position - before;
+        assert_eq!(noted, 1, "only the gateway on duty notes");
+        for number in 0..2 {
+            let mut gateways = field.gateways.lock();
+            gateways[number].kill(&field.world);
+            gateways[number] = Gateway::start(&field.world, number);
+        }
+        let lives = || field.world.lock().oracle.lives_since(7).is_some();
+        while lives() {
+            sleep(20 * MS).await;
+        }
+        let took = begun.elapsed();
+        assert!(took < TTL + 10 * SECOND, "it ended {took:?} after its grant");
+    });
+}
