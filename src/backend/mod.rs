@@ -15,6 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 
+/// How long a caller waits at most, as in etcd with its usual settings: 5 s and two election timeouts.
+pub const PATIENCE: Duration = Duration::from_secs(7);
+
 /// Why a command has no outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProposeError {

@@ -2,6 +2,7 @@
 
 use super::Context;
 use super::error::Error;
+use super::in_order::in_order;
 use crate::auth::Credentials;
 use crate::backend::{Log, Sessions};
 use crate::keyspace::auth::{AuthState, Authority};
@@ -12,7 +13,7 @@ use leaseway_proto::server::etcdserverpb::lease_server::Lease;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::sync::mpsc;
+use std::time::Duration;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
@@ -26,18 +27,19 @@ const LEASE_COST: usize = 64;
 /// How often a lease's keys are looked at again because users and roles change meanwhile.
 const ATTEMPTS: usize = 8;
 
-/// Renewals of one stream that are under way at once, where each takes a while.
-const RENEWALS: usize = 256;
+/// How long the answers to other renewals of a stream wait for one, to keep their order.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Answers renewals in the client's order, but does not wait for one to begin the next. A client has
 /// all its leases on one stream, and where sessions are far away each renewal takes a round trip or
-/// two: one after the other, a few hundred leases would run out.
+/// two: one after the other, a few hundred leases would run out. Nor do they run out because of one
+/// whose session has ended, of which it has to be found out first what becomes of its lease.
 fn side_by_side<L: Log, S: Sessions>(
     context: Arc<Context<L, S>>,
     credentials: Credentials,
     mut requests: Streaming<pb::LeaseKeepAliveRequest>,
 ) -> KeepAlives {
-    let (begun, answers) = mpsc::channel(RENEWALS);
+    let (begun, answers) = in_order(PATIENCE);
     tokio::spawn(async move {
         while let Some(request) = requests.next().await {
             let (context, credentials) = (context.clone(), credentials.clone());
@@ -49,9 +51,8 @@ fn side_by_side<L: Log, S: Sessions>(
             }
         }
     });
-    let answers = ReceiverStream::new(answers).then(|renewal| async {
-        renewal.await.unwrap_or_else(|error| Err(Status::internal(error.to_string())))
-    });
+    let answers = ReceiverStream::new(answers)
+        .map(|renewed| renewed.unwrap_or_else(|error| Err(Status::internal(error.to_string()))));
     // The first error is the last word.
     Box::pin(until_error(answers))
 }

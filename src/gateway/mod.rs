@@ -14,6 +14,7 @@ pub mod handshake;
 pub mod health;
 pub mod http;
 pub mod identity;
+mod in_order;
 pub mod json;
 pub mod kv;
 pub mod lease;

@@ -18,7 +18,7 @@ mod remaining;
 mod sweep;
 pub mod times;
 
-use crate::backend::{Log, ProposeError, SessionError, SessionId, Sessions};
+use crate::backend::{Log, PATIENCE, ProposeError, SessionError, SessionId, Sessions};
 use crate::keyspace::auth::Authority;
 use crate::keyspace::command::{
     self, Command, LeaseGrant, LeaseRenewed, LeaseRevoke, Op, Outcome, Reply,
@@ -278,7 +278,10 @@ impl<L: Log, S: Sessions> Leases<L, S> {
                 Renewal::Changed => return Ok(0),
             };
             // Perhaps when no gateway was there; then it is given a new session.
-            self.settled(id, keeper.session).await;
+            let settled = self.settled(id, keeper.session);
+            if tokio::time::timeout(PATIENCE, settled).await.is_err() {
+                return Err(LeaseError::TimedOut);
+            }
             // Otherwise, perhaps its end is not yet applied: the client must not see its keys any more
             // once it has been told.
             self.expire_lease(id, &keeper).await?;

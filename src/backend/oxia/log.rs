@@ -10,7 +10,7 @@ use super::propose::{self, Proposer, Request};
 use super::shard::{Means, Shard, Tip};
 use super::tail::Tail;
 use crate::backend::local::log::Publish;
-use crate::backend::{Halt, Log, Pending, ProposeError};
+use crate::backend::{Halt, Log, PATIENCE, Pending, ProposeError};
 use crate::keyspace::command::{Command, Outcome};
 use crate::keyspace::gateways::{Founded, Gateways};
 use crate::keyspace::machine::Machine;
@@ -30,8 +30,6 @@ use tokio::task::JoinSet;
 
 /// Commands that may wait; proposers beyond that wait to be let in.
 const QUEUE: usize = 8192;
-/// How long a caller waits at most, as in etcd with its usual settings: 5 s and two election timeouts.
-const PATIENCE: Duration = Duration::from_secs(7);
 /// How long leaving may take.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Pause after a failed attempt while starting.

@@ -13,7 +13,9 @@ use super::join::Membership;
 use super::members::proven;
 use super::names::Names;
 use super::shard::{Means, Notice, Shard, ShardError};
-use crate::backend::{Created, Duty, Ended, SessionError, SessionId, SessionInfo, Sessions};
+use crate::backend::{
+    Created, Duty, Ended, PATIENCE, SessionError, SessionId, SessionInfo, Sessions,
+};
 use crate::keyspace::gateways::{GatewayId, Gateways};
 use crate::keyspace::view::View;
 use crate::seams::{self, Rule, follows};
@@ -25,8 +27,6 @@ use tokio::sync::{Mutex, watch};
 
 /// Shortest timeout of a session in Oxia.
 const SHORTEST: Duration = Duration::from_secs(2);
-/// How long a call is tried for, as a command of the log is.
-const PATIENCE: Duration = Duration::from_secs(7);
 /// Pause after a failed attempt.
 const AGAIN: Duration = Duration::from_millis(50);
 /// How long all gateways but one leave an ended lease to that one.
