@@ -10,9 +10,9 @@ use std::time::Duration;
 use leaseway_proto::etcdserverpb::CompactionRequest;
 use tokio::time::Instant;
 
-use crate::backend::Log;
+use crate::backend::{Log, ProposeError};
 use crate::config::AutoCompaction;
-use crate::keyspace::command::{Op, internal};
+use crate::keyspace::command::{Op, Outcome, internal};
 use crate::keyspace::error::Refusal;
 use crate::keyspace::reader::Reader;
 
@@ -42,18 +42,20 @@ pub async fn run<L: Log>(mode: AutoCompaction, log: Arc<L>, reader: Reader) {
         let request = CompactionRequest { revision, physical: false };
         let began = Instant::now();
         let outcome = match log.propose(internal(Op::Compact(request))).await {
-            Ok(outcome) => outcome.reply.map(drop),
-            // The backend has stopped: so has everything else.
-            Err(_) => return,
+            // A client may have been quicker.
+            Ok(Outcome { reply: Ok(_) | Err(Refusal::Compacted), .. }) => Ok(()),
+            Ok(Outcome { reply: Err(refusal), .. }) => Err(refusal.to_string()),
+            Err(error @ ProposeError::TimedOut) => Err(error.to_string()),
+            // So has everything else.
+            Err(ProposeError::Stopped) => return,
         };
         match outcome {
-            // A client may have been quicker.
-            Ok(()) | Err(Refusal::Compacted) => {
+            Ok(()) => {
                 policy.done(started.elapsed(), revision);
                 tracing::info!(revision, took = ?began.elapsed(), "completed auto compaction");
             }
             Err(error) => {
-                tracing::warn!(revision, error = ?error, "auto compaction failed, and is tried again");
+                tracing::warn!(revision, error, "auto compaction failed, and is tried again");
             }
         }
     }
@@ -149,6 +151,8 @@ impl ByRevision {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::fake::{FakeLog, keyspace_after, outcome};
+    use crate::keyspace::command::Reply;
 
     /// Runs a policy over simulated time; each sample interval `writes` revisions are made.
     fn simulate(
@@ -221,5 +225,20 @@ mod tests {
     fn a_tiny_period_does_not_spin() {
         let policy = Periodic::new(Duration::from_nanos(1));
         assert_eq!(policy.interval, SAMPLE_INTERVAL_MIN);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_of_the_backend_is_not_the_end() {
+        let done = outcome(Reply::Compact(1));
+        let log = FakeLog::new([Err(ProposeError::TimedOut), Ok(done)]);
+        let mode = AutoCompaction::Periodic(Duration::from_secs(10));
+        let run = run(mode, log.clone(), keyspace_after([]));
+        // The second time it has been done, and there is nothing new to compact.
+        tokio::time::timeout(Duration::from_secs(60), run).await.expect_err("it goes on");
+        assert_eq!(log.asked().len(), 2);
+        let log = FakeLog::new([]);
+        let run = super::run(mode, log.clone(), keyspace_after([]));
+        tokio::time::timeout(Duration::from_secs(60), run).await.expect("the backend has stopped");
+        assert_eq!(log.asked().len(), 1);
     }
 }

@@ -6,6 +6,8 @@
 //! that any number of gateways share.
 
 mod compaction;
+#[cfg(test)]
+pub mod fake;
 pub mod local;
 pub mod oxia;
 

@@ -18,8 +18,10 @@ impl<L: Log, S: Sessions> Leases<L, S> {
     pub async fn run_checkpoints(self: Arc<Self>, interval: Duration) {
         loop {
             tokio::time::sleep(interval).await;
-            if self.checkpoint(interval).await.is_err() {
-                return;
+            match self.checkpoint(interval).await {
+                Ok(()) => {}
+                Err(LeaseError::Stopped) => return,
+                Err(error) => tracing::info!(%error, "cannot note what leases have left yet"),
             }
         }
     }
@@ -27,7 +29,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
     /// Notes remaining times once; see [`Leases::run_checkpoints`].
     ///
     /// # Errors
-    /// Only that the backend stopped.
+    /// The backend stopped, or did not answer in time: then some are not noted.
     pub async fn checkpoint(&self, longer_than: Duration) -> Result<(), LeaseError> {
         // From here on renewals are logged. One that was not had its effect before the remaining
         // time is read below; one that is makes the count differ, or comes later and wins.
@@ -75,4 +77,29 @@ impl<L: Log, S: Sessions> Leases<L, S> {
 pub fn time_at_start(lease: &Lease) -> Duration {
     let noted = if lease.remaining > 0 { lease.remaining } else { lease.ttl };
     seconds(noted.min(lease.ttl))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::ProposeError;
+    use crate::backend::fake::{FakeLog, keyspace_after};
+    use crate::backend::local::sessions::LocalSessions;
+    use crate::keyspace::command::LeaseGrant;
+    use crate::lease::times::Times;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_of_the_backend_is_not_the_end() {
+        let (hour, interval) = (Duration::from_secs(3600), Duration::from_secs(300));
+        let grant = LeaseGrant { id: 7, ttl: 3600, session: 1, marker: String::new() };
+        let reader = keyspace_after([Op::LeaseGrant(grant)]);
+        let sessions = Arc::new(LocalSessions::new(hour));
+        sessions.restore(1, hour, hour);
+        let log = FakeLog::new([Err(ProposeError::TimedOut)]);
+        let leases = Leases::new(log.clone(), sessions, reader, 1, Arc::new(Times::new()));
+        let run = Arc::new(leases).run_checkpoints(interval);
+        // It ends with the second answer: that the backend has stopped.
+        tokio::time::timeout(3 * interval, run).await.expect("it ends");
+        assert_eq!(log.asked().len(), 2);
+    }
 }
