@@ -20,4 +20,5 @@ pub mod supervisor;
 pub mod telemetry;
 pub mod tls;
 pub mod transfer;
+pub mod vital;
 pub mod watch;

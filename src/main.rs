@@ -23,6 +23,7 @@ use leaseway::supervisor::{self, State};
 use leaseway::telemetry::{Metrics, log};
 use leaseway::tls::server::ServerTls;
 use leaseway::transfer::command as transfer;
+use leaseway::vital::{self, Vital};
 use leaseway_proto::etcdserverpb::AlarmType;
 use tokio::sync::watch;
 
@@ -200,11 +201,13 @@ fn run(config: &Config) -> Result<(), Failure> {
 async fn serve(config: &Config, held: &mut Held) -> Result<Option<Halt>, Failure> {
     let metrics = Arc::new(Metrics::new(config.metrics == MetricsDetail::Extensive));
     metrics.server.started_over_total.add(held.past.times);
-    let tls = secure(config, &held.dir, &metrics)?;
+    let (vital, parts) = Vital::channel();
+    let tls = secure(config, &held.dir, &metrics, &vital)?;
     let listeners: Result<Vec<_>, _> = held.places.iter().map(Bound::listener).collect();
     let listeners = listeners.map_err(|error| error.to_string())?;
     let (tell, app) = watch::channel(None);
-    let gate = Gate { metrics: metrics.clone(), starting: starting(config, &metrics), app };
+    let starting = starting(config, &metrics);
+    let gate = Gate { metrics: metrics.clone(), starting, app, vital: vital.clone() };
     let mut waiting = Some((listeners, gate));
     let mut start = || {
         waiting.take().map(|(listeners, gate)| Server::start(config, listeners, gate, tls.clone()))
@@ -213,8 +216,9 @@ async fn serve(config: &Config, held: &mut Held) -> Result<Option<Halt>, Failure
     // there is an answer to whoever asks how things are.
     let server = if config.backend == Backend::Local { None } else { start() };
     let opened = tokio::select! {
-        opened = open(config, held, metrics) => opened,
+        opened = open(config, held, metrics, vital.clone()) => opened,
         signal = lives::stopped(&held.stop) => return Ok(stopping(signal)),
+        halt = vital::failed(&parts) => Err(halt),
     };
     let (node, app) = match opened {
         Ok(opened) => opened,
@@ -239,13 +243,16 @@ async fn serve(config: &Config, held: &mut Held) -> Result<Option<Halt>, Failure
     let watched = match config.backend {
         Backend::Local => {
             let presence = held.dir.presence().map_err(|error| error.to_string())?;
-            Some(tokio::spawn(watch_presence(presence)))
+            Some(vital.spawn("what watches the data directory", watch_presence(presence)))
         }
         Backend::Oxia(_) => None,
     };
     let outcome = tokio::select! {
+        // In this order: a store that has failed is also why others fail that read it.
+        biased;
         signal = lives::stopped(&held.stop) => Ok(stopping(signal)),
         halt = node.failed() => over(halt, true),
+        halt = vital::failed(&parts) => over(halt, true),
     };
 
     if let Some(watched) = watched {
@@ -271,9 +278,14 @@ async fn serve(config: &Config, held: &mut Held) -> Result<Option<Halt>, Failure
 }
 
 /// Opens what is served; after a while, if that has been tried again and again.
-async fn open(config: &Config, held: &Held, metrics: Arc<Metrics>) -> Result<(Node, App), Halt> {
+async fn open(
+    config: &Config,
+    held: &Held,
+    metrics: Arc<Metrics>,
+    vital: Vital,
+) -> Result<(Node, App), Halt> {
     tokio::time::sleep(held.past.pause).await;
-    Node::open(config, &held.dir, metrics).await
+    Node::open(config, &held.dir, metrics, vital).await
 }
 
 /// What the end of what is served means for the process.
@@ -298,13 +310,14 @@ fn secure(
     config: &Config,
     dir: &DataDir,
     metrics: &Arc<Metrics>,
+    vital: &Vital,
 ) -> Result<Option<Arc<ServerTls>>, Failure> {
     let Some(tls) = &config.tls else { return Ok(None) };
     tracing::info!(tls_info = %tls, "starting with client TLS");
     let tls = ServerTls::load(tls, dir.path(), metrics.clone());
     let tls = Arc::new(tls.map_err(|error| format!("TLS: {error}"))?);
     // Ends with the runtime.
-    tokio::spawn(tls.clone().follow());
+    vital.spawn("what follows the files for TLS", tls.clone().follow());
     Ok(Some(tls))
 }
 

@@ -68,6 +68,7 @@ use crate::telemetry::Metrics;
 use crate::telemetry::prefixes::PrefixSizes;
 use crate::telemetry::trace::Traces;
 use crate::transfer::target;
+use crate::vital::Vital;
 use crate::watch::{Hub, Settings};
 
 /// The store's file in the data directory.
@@ -124,19 +125,21 @@ impl Works {
     }
 }
 
-/// Who is told of the calls, besides the metrics.
+/// Who is told of the calls, besides the metrics, and of parts that have panicked.
 #[derive(Clone)]
 struct Observers {
     audit: Option<Arc<AuditLog>>,
     traces: Option<Arc<Traces>>,
+    vital: Vital,
 }
 
 impl Observers {
-    fn start(config: &Config, metrics: &Arc<Metrics>) -> Result<Observers, String> {
-        let audit = config.audit.as_ref().map(|audit| AuditLog::open(audit, metrics.clone()));
+    fn start(config: &Config, metrics: &Arc<Metrics>, vital: Vital) -> Result<Observers, String> {
+        let open = |audit| AuditLog::open(audit, metrics.clone(), &vital);
+        let audit = config.audit.as_ref().map(open);
         let audit = audit.transpose().map_err(|error| error.to_string())?.map(Arc::new);
         let traces = config.tracing.as_ref().map(Traces::start).transpose()?.map(Arc::new);
-        Ok(Observers { audit, traces })
+        Ok(Observers { audit, traces, vital })
     }
 
     /// Hands on what has not been yet; blocks for a second at most.
@@ -152,7 +155,7 @@ impl Observers {
 
 impl Node {
     /// Opens the store in `dir`, or joins a cluster, and builds the services on it. Called within the
-    /// runtime.
+    /// runtime. `vital` is told when a part panics that the server can't do without.
     ///
     /// # Errors
     /// One line saying what cannot be opened and why; or the log of a cluster was trimmed meanwhile beyond
@@ -161,8 +164,9 @@ impl Node {
         config: &Config,
         dir: &DataDir,
         metrics: Arc<Metrics>,
+        vital: Vital,
     ) -> Result<(Node, App), Halt> {
-        let observers = Observers::start(config, &metrics)?;
+        let observers = Observers::start(config, &metrics, vital)?;
         if let Backend::Oxia(place) = &config.backend {
             return oxia::open(config, place, dir, observers, metrics).await;
         }
@@ -193,7 +197,8 @@ impl Node {
         let view = Arc::new(View::new(machine.published()));
         let shared = machine.shared().clone();
         let reader = Reader::new(shared.clone(), engine.clone(), view.clone());
-        let hub = Hub::start(Arc::new(reader.clone()), Settings::default())?;
+        let vital = &observers.vital;
+        let hub = Hub::start_watched(Arc::new(reader.clone()), Settings::default(), vital)?;
         count_keys(&metrics, &reader);
         let (failed, failure) = watch::channel(None);
         let parts = Parts {
@@ -467,14 +472,19 @@ fn assemble<L: Log, S: Sessions>(
 ) -> (Node, App) {
     let Base { auth, failed, failure, works, metrics } = base;
     let (hub, engine) = (works.hub.clone(), works.engine.clone());
-    let Observers { audit, traces } = works.observers.clone();
+    let Observers { audit, traces, vital } = works.observers.clone();
     let expired = metrics.clone();
+    let compacting = auto_compaction::run(config.auto_compaction, log.clone(), reader.clone());
     let mut tasks = vec![
-        tokio::spawn(
+        vital.spawn(
+            "the expiry of leases",
             leases.clone().run_expiry(move |ended| expired.lease.expired_total.add(ended)),
         ),
-        tokio::spawn(leases.clone().run_checkpoints(LEASE_CHECKPOINTS)),
-        tokio::spawn(auto_compaction::run(config.auto_compaction, log.clone(), reader.clone())),
+        vital.spawn(
+            "what notes the remaining time of leases",
+            leases.clone().run_checkpoints(LEASE_CHECKPOINTS),
+        ),
+        vital.spawn("auto compaction", compacting),
     ];
     let quota_bytes = config.quota_backend_bytes.and_then(|quota| i64::try_from(quota).ok());
     metrics.server.member_id.get_or_init(|| identity.member_id);
@@ -502,7 +512,8 @@ fn assemble<L: Log, S: Sessions>(
         &auditor,
         traces,
     );
-    tasks.extend(audit.map(|audit| tokio::spawn(reopen_on_hangup(audit))));
+    let reopening = |audit| vital.spawn("what reopens the audit log", reopen_on_hangup(audit));
+    tasks.extend(audit.map(reopening));
     let ui = config.enable_ui.then(|| {
         let state = ui::Parts {
             context: context.clone(),

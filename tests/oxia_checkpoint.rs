@@ -16,6 +16,7 @@ use leaseway::keyspace::gateways::{Founded, Gateways};
 use leaseway::storage::redb_engine::RedbEngine;
 use leaseway::storage::tables::meta;
 use leaseway::storage::{Batch, Durability, Engine, StorageError, Table};
+use leaseway::vital::Vital;
 use leaseway_proto::log::Member;
 use support::client::{Client, eventually};
 use support::oxia::Oxia;
@@ -209,7 +210,7 @@ async fn two_make_checkpoints_at_once() {
         let (head, _) = read_head(&*one, &names).await.expect("a head").expect("there is one");
         assert_eq!(head, later);
     }
-    let pin = Pin::set(one.clone(), &names, &Member::default()).await;
+    let pin = Pin::set(one.clone(), &names, &Member::default(), &Vital::default()).await;
     let loader = Loader { shard: &one, names: &names, pin: &pin, progress: &|_, _| {} };
     let loaded = loader.load(|| Ok(Arc::new(RedbEngine::in_memory()?))).await.expect("loads");
     let mut row = Vec::new();

@@ -11,6 +11,7 @@ mod writer;
 
 use crate::config::{AuditConfig, AuditLevel};
 use crate::telemetry::Metrics;
+use crate::vital::Vital;
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::sync::Arc;
@@ -107,21 +108,21 @@ pub struct AuditLog {
 }
 
 impl AuditLog {
-    /// Opens the log and starts its thread.
+    /// Opens the log and starts its thread, whose panic `vital` is told of.
     ///
     /// # Errors
     /// A file that cannot be opened, with its name; no thread can be started.
-    pub fn open(config: &AuditConfig, metrics: Arc<Metrics>) -> io::Result<Self> {
+    pub fn open(config: &AuditConfig, metrics: Arc<Metrics>, vital: &Vital) -> io::Result<Self> {
         let output = Output::open(&config.output)?;
-        Self::start(output, config.level, metrics, QUEUE_BYTES, PATIENCE)
+        Self::start(output, config.level, metrics, vital, (QUEUE_BYTES, PATIENCE))
     }
 
     fn start(
         output: Output,
         level: AuditLevel,
         metrics: Arc<Metrics>,
-        capacity: usize,
-        patience: Duration,
+        vital: &Vital,
+        (capacity, patience): (usize, Duration),
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
@@ -133,7 +134,11 @@ impl AuditLog {
         });
         let for_thread = shared.clone();
         let builder = std::thread::Builder::new().name("audit-log".into());
-        let thread = builder.spawn(move || writer::run(&for_thread, output))?;
+        let watched = vital.guard("the audit log");
+        let thread = builder.spawn(move || {
+            let _watched = watched;
+            writer::run(&for_thread, output);
+        })?;
         Ok(Self { shared, level, thread: Mutex::new(Some(thread)) })
     }
 

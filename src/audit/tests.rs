@@ -13,7 +13,8 @@ fn metrics() -> Arc<Metrics> {
 
 fn to_file(path: &Path) -> AuditLog {
     let output = crate::config::AuditOutput::File(path.to_owned());
-    AuditLog::open(&AuditConfig { output, level: AuditLevel::Writes }, metrics()).expect("opens")
+    AuditLog::open(&AuditConfig { output, level: AuditLevel::Writes }, metrics(), &Vital::default())
+        .expect("opens")
 }
 
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
@@ -92,7 +93,13 @@ fn failing(
         out.lock().write_all(&bytes[..1])?;
         Ok(1)
     }));
-    let log = AuditLog::start(output, AuditLevel::Writes, metrics(), capacity, patience);
+    let log = AuditLog::start(
+        output,
+        AuditLevel::Writes,
+        metrics(),
+        &Vital::default(),
+        (capacity, patience),
+    );
     (Arc::new(log.expect("starts")), broken, written)
 }
 

@@ -33,6 +33,7 @@ use crate::auth::CertificateName;
 use crate::config::{Config, Keepalive};
 use crate::telemetry::Metrics;
 use crate::tls::server::ServerTls;
+use crate::vital::Vital;
 
 /// How much of requests is taken in ahead of their handlers, for a stream and for a connection.
 /// Above the default request limit, so that no request waits for a window update in its middle.
@@ -73,6 +74,8 @@ pub struct Gate {
     pub starting: Endpoints,
     /// What is served, once it is there.
     pub app: watch::Receiver<Option<Arc<App>>>,
+    /// Told if no more connections are accepted because of a panic.
+    pub vital: Vital,
 }
 
 impl Gate {
@@ -220,7 +223,9 @@ impl Server {
                 handshakes: handshakes.clone().filter(|_| listener.security != Security::Plain),
                 tells_clients: config.audit.is_some(),
             };
-            tokio::spawn(accept_loop(listener, Arc::new(context), watched.clone(), alive.clone()));
+            let accepting =
+                accept_loop(listener, Arc::new(context), watched.clone(), alive.clone());
+            gate.vital.spawn("what accepts connections", accepting);
         }
         Server { gate, stage, ended }
     }

@@ -73,12 +73,14 @@ pub(super) async fn open(
     dir.refuse_with(STORE, "it has keys of its own, which a gateway would not serve")
         .map_err(|error| error.to_string())?;
     let names = Names::new(&place.keyspace);
-    let client = client_config(place, &names)?;
+    let mut client = client_config(place, &names)?;
+    let vital = observers.vital.clone();
+    client.vital = vital.clone();
     let token = client.token.clone().zip(place.token_file.clone());
     let client = Client::start(client).map_err(|error| format!("--backend: {error}"))?;
     if let Some((token, path)) = token {
         // Ends with the runtime, as the client does.
-        tokio::spawn(follow_token(token, path));
+        vital.spawn("what follows the token's file", follow_token(token, path));
     }
     let shard = Arc::new(ClusterShard::new(Arc::new(client), &names));
     let path = dir.path().join(CACHE);
@@ -93,7 +95,7 @@ pub(super) async fn open(
     };
     let auth = Auth::new(&config.auth)?;
     let make = || cache(config, &path);
-    let pin = Pin::set(shard.clone(), &names, &member).await;
+    let pin = Pin::set(shard.clone(), &names, &member, &vital).await;
     let progress = shown(metrics.clone());
     let loader = Loader { shard: &shard, names: &names, pin: &pin, progress: &progress };
     let engine = loader.load(make).await.map_err(|error| match error {
@@ -141,7 +143,10 @@ async fn follow_token(token: Token, path: PathBuf) {
     loop {
         tokio::time::sleep(LOOK).await;
         let path = path.clone();
-        let Ok(now) = tokio::task::spawn_blocking(move || read_token(&path)).await else { return };
+        let now = match tokio::task::spawn_blocking(move || read_token(&path)).await {
+            Ok(now) => now,
+            Err(error) => Err(error.to_string()),
+        };
         if now == seen {
             continue;
         }
@@ -194,7 +199,9 @@ async fn start<S: Shard>(
     let view = Arc::new(View::new(machine.published()));
     let shared = machine.shared().clone();
     let reader = Reader::new(shared.clone(), engine.clone(), view.clone());
-    let hub = Hub::start(Arc::new(reader.clone()), Settings::default()).map_err(threads)?;
+    let vital = observers.vital.clone();
+    let hub = Hub::start_watched(Arc::new(reader.clone()), Settings::default(), &vital)
+        .map_err(threads)?;
     count_keys(&metrics, &reader);
     let (failed, failure) = watch::channel::<Option<Halt>>(None);
     let times = Arc::new(Times::new());
@@ -299,12 +306,14 @@ async fn start<S: Shard>(
     let members = Members::Listed(list(shard, names).into());
     let (mut node, app) =
         assemble(config, base, log, reader, leases, identity, shrinking(engine), members);
-    node.tasks.push(tokio::spawn(unkept));
-    node.tasks.push(tokio::spawn(looking));
-    node.tasks.push(tokio::spawn(sweeping));
-    node.tasks.push(tokio::spawn(keeping));
-    node.tasks.push(tokio::spawn(comparing.clone().answer()));
-    node.tasks.push(tokio::spawn(comparing.run()));
+    node.tasks.extend([
+        vital.spawn("the expiry of leases without a session", unkept),
+        vital.spawn("what looks after the gateways", looking),
+        vital.spawn("what compares leases with sessions", sweeping),
+        vital.spawn("what looks after checkpoints", keeping),
+        vital.spawn("what answers with hashes", comparing.clone().answer()),
+        vital.spawn("what compares hashes", comparing.run()),
+    ]);
     Ok((node, app))
 }
 

@@ -11,6 +11,7 @@ use super::registry::{CreateWatcher, Registry};
 use super::stats::Stats;
 use super::stream::StreamControl;
 use crate::keyspace::event::{History, RevisionEvents, Visible};
+use crate::vital::Vital;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io;
@@ -171,6 +172,15 @@ pub struct Hub {
 impl Hub {
     /// Starts the threads. Revisions that are visible in `history` by now need not be published.
     pub fn start(history: Arc<dyn History>, settings: Settings) -> io::Result<Self> {
+        Self::start_watched(history, settings, &Vital::default())
+    }
+
+    /// The same; `vital` is told when a thread can't go on, and with it the hub.
+    pub fn start_watched(
+        history: Arc<dyn History>,
+        settings: Settings,
+        vital: &Vital,
+    ) -> io::Result<Self> {
         let stats = Arc::new(Stats::default());
         let shared = Arc::new(Shared {
             inbox: Mutex::default(),
@@ -186,16 +196,22 @@ impl Hub {
         let mut threads = Vec::new();
         for _ in 0..READERS {
             let guard = CloseOnDrop(shared.clone());
+            let watched = vital.guard("a reader of the watch hub");
             let builder = std::thread::Builder::new().name("watch-reader".into());
-            threads.push(builder.spawn(move || read_jobs(&guard.0))?);
+            threads.push(builder.spawn(move || {
+                let _watched = watched;
+                read_jobs(&guard.0);
+            })?);
         }
         let revision = history.visible().revision;
         let mut worker = Worker::new(Fanout::new(Registry::new(stats), revision, history));
         let guard = CloseOnDrop(shared);
+        let (watched, vital) = (vital.guard("the watch hub"), vital.clone());
         let builder = std::thread::Builder::new().name("watch-hub".into());
         threads.push(builder.spawn(move || {
+            let _watched = watched;
             if let Err(error) = worker.run(&guard.0) {
-                tracing::error!(%error, "watching stops: history cannot be read");
+                vital.failed("the watch hub", &format!("can't read history: {error}"));
             }
         })?);
         *owner.threads.lock() = threads;

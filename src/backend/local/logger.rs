@@ -29,7 +29,7 @@ pub struct Logger {
 }
 
 impl Logger {
-    /// Starts the thread. It calls `done` after each group that it has written.
+    /// Starts the thread. It calls `done` after each group that it has written, and at its end.
     ///
     /// # Errors
     /// The thread could not be started.
@@ -39,11 +39,14 @@ impl Logger {
         let (tell, written) = sync_channel(1);
         let appending = wal.clone();
         std::thread::Builder::new().name("log".into()).spawn(move || {
+            // Also when it panics, for whoever waits for a group then. The sender goes first.
+            let done = CallOnDrop(done);
+            let tell = tell;
             while let Ok(entry) = work.recv() {
                 if tell.send(append(&appending, &entry)).is_err() {
                     return;
                 }
-                done();
+                (done.0)();
             }
         })?;
         Ok(Self { wal, entries, written })
@@ -85,6 +88,14 @@ impl Logger {
             Err(TryRecvError::Empty) => Ok(None),
             Err(TryRecvError::Disconnected) => Err(ended()),
         }
+    }
+}
+
+struct CallOnDrop<F: Fn()>(F);
+
+impl<F: Fn()> Drop for CallOnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
     }
 }
 

@@ -7,6 +7,7 @@ use super::log::OnTurn;
 use super::outage::Outage;
 use super::shard::{Shard, Tip};
 use crate::seams::{Rule, follows};
+use crate::vital::Vital;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -29,10 +30,15 @@ pub struct Barriers {
 impl Barriers {
     /// Starts the task that obtains them, and a receiver of the highest position that one proved. The
     /// task ends when the last handle is dropped.
-    pub fn start<S: Shard>(shard: Arc<S>, on_turn: OnTurn) -> (Self, watch::Receiver<u64>) {
+    pub fn start<S: Shard>(
+        shard: Arc<S>,
+        on_turn: OnTurn,
+        vital: &Vital,
+    ) -> (Self, watch::Receiver<u64>) {
         let (queue, waiting) = mpsc::channel(QUEUE);
         let (proved, highest) = watch::channel(0);
-        tokio::spawn(run(shard, waiting, proved, on_turn));
+        let running = run(shard, waiting, proved, on_turn);
+        vital.spawn("what proves how far the log reaches", running);
         (Self { queue }, highest)
     }
 

@@ -12,6 +12,7 @@ use super::shard::{Means, Session, Shard, ShardError};
 use crate::keyspace::gateways::{GatewayId, MAX_FEATURE_LEVEL};
 use crate::keyspace::view::View;
 use crate::seams::{self, Rule, follows};
+use crate::vital::Vital;
 use bytes::Bytes;
 use leaseway_proto::log::{Entry, Member, Register, Retire, entry::Control};
 use prost::Message;
@@ -86,6 +87,8 @@ pub struct Joiner<S> {
     pub board: Arc<Board>,
     /// Called with each new id, before anything is written under it.
     pub on_id: Box<dyn Fn(GatewayId, u64) + Send + Sync>,
+    /// Told if the heart panics.
+    pub vital: Vital,
 }
 
 impl<S: Shard> Joiner<S> {
@@ -170,7 +173,7 @@ impl<S: Shard> Joiner<S> {
         let (name, board) = (self.names.gateway(id), self.board.clone());
         let gateway = Bytes::copy_from_slice(&id);
         let mut member = Member { gateway, ..self.member.clone() };
-        tokio::spawn(async move {
+        self.vital.spawn("this gateway's heart", async move {
             let mut next = begun + BEAT;
             loop {
                 tokio::select! {

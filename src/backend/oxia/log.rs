@@ -17,6 +17,7 @@ use crate::keyspace::machine::Machine;
 use crate::keyspace::view::View;
 use crate::seams;
 use crate::storage::Engine;
+use crate::vital::Vital;
 use bytes::Bytes;
 use leaseway_proto::log::{Entry, Found, Member, Retire, entry::Control};
 use prost::Message;
@@ -68,7 +69,7 @@ pub struct Parts<S> {
     pub settled: watch::Receiver<bool>,
     /// What this gateway asks the others, and answers them.
     pub board: Arc<Board>,
-    /// Who is told when it stops by itself.
+    /// Who is told when it stops by itself, or a part of it panics.
     pub on_stop: OnStop,
     /// Told of each append of commands.
     pub on_append: OnTurn,
@@ -111,6 +112,8 @@ impl OxiaLog {
                 on_stop(halt);
             }
         };
+        // One that panics must not leave a gateway behind that can't read, write or be reached.
+        let vital = Vital::new(stop.clone());
         let (applying, applier) = apply::prepare(apply::Parts {
             machine: parts.machine,
             gateways: parts.gateways,
@@ -134,11 +137,13 @@ impl OxiaLog {
             settled: parts.settled,
             board: parts.board,
             on_id: Box::new(move |id, nonce| ids.own(id, nonce)),
+            vital: vital.clone(),
         };
         let mut tasks = JoinSet::new();
-        let (barriers, proved) = Barriers::start(shard.clone(), parts.on_barrier);
+        let (barriers, proved) = Barriers::start(shard.clone(), parts.on_barrier, &vital);
         let tail = Tail::new(shard.clone(), position, proved, own, entries);
-        tasks.spawn(async move { stop(tail.run().await.into()) });
+        let following = async move { stop(tail.run().await.into()) };
+        tasks.spawn(vital.watched("what follows the log", following));
         let founded = gateways.clone();
         let proposer = Proposer::new(propose::Parts {
             shard: shard.clone(),
@@ -153,10 +158,11 @@ impl OxiaLog {
             on_append: parts.on_append,
         });
         let keyspace = shard.clone();
-        tasks.spawn(async move {
+        let proposing = async move {
             found(&*keyspace, founded).await;
             proposer.run().await;
-        });
+        };
+        tasks.spawn(vital.watched("what appends to the log", proposing));
         let log = Self {
             queue,
             barriers,
@@ -306,6 +312,69 @@ fn is_founder(proposed: Option<u64>, founded: Option<Founded>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::oxia::checkpoint::fake::Fake;
+    use crate::keyspace::command::{Op, internal};
+    use crate::keyspace::event::{RevisionEvents, Visible};
+    use crate::keyspace::load::load;
+    use crate::storage::redb_engine::RedbEngine;
+    use leaseway_proto::etcdserverpb::PutRequest;
+
+    struct Nobody;
+
+    impl Publish for Nobody {
+        fn publish(&self, _: Vec<RevisionEvents>, _: Visible) {}
+    }
+
+    /// A log on a shard of its own, which is told of appends and barriers like this. The receiver gets why
+    /// it stopped.
+    fn follow(on_append: OnTurn, on_barrier: OnTurn) -> (OxiaLog, oneshot::Receiver<Halt>) {
+        let engine: Arc<dyn Engine> = Arc::new(RedbEngine::in_memory().expect("an engine"));
+        let snapshot = engine.snapshot().expect("a snapshot");
+        let machine = load(&*snapshot, &mut |_| {}).expect("loads");
+        let (stop, stopped) = oneshot::channel();
+        let (log, applier) = OxiaLog::prepare(Parts {
+            shard: Arc::new(Fake::new()),
+            names: Names::new("test"),
+            view: Arc::new(View::new(machine.published())),
+            machine,
+            gateways: Gateways::default(),
+            engine,
+            publish: Box::new(Nobody),
+            on_timed: Box::new(|_| ()),
+            member: Member::default(),
+            settled: watch::channel(false).1,
+            board: Arc::new(Board::default()),
+            on_stop: Box::new(move |halt| drop(stop.send(halt))),
+            on_append,
+            on_barrier,
+        });
+        tokio::spawn(applier.run_as_task());
+        (log, stopped)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_part_that_panics_stops_it() {
+        let panics = || -> OnTurn { Box::new(|_| panic!("for a test")) };
+        let goes_on = || -> OnTurn { Box::new(|_| ()) };
+        let put = internal(Op::Put(PutRequest { key: "k".into(), ..PutRequest::default() }));
+
+        let (log, stopped) = follow(panics(), goes_on());
+        log.joined().await.expect("no command has been appended yet");
+        // Its outcome may still be told.
+        let _ = log.propose(put.clone()).await;
+        let halt = stopped.await.expect("told");
+        assert_eq!(halt, Halt::from("what appends to the log has panicked".to_owned()));
+
+        let (log, stopped) = follow(goes_on(), panics());
+        assert_eq!(log.joined().await, Err(ProposeError::Stopped));
+        let halt = stopped.await.expect("told");
+        assert_eq!(halt, Halt::from("what proves how far the log reaches has panicked".to_owned()));
+
+        let (log, mut stopped) = follow(goes_on(), goes_on());
+        log.joined().await.expect("joined");
+        log.propose(put).await.expect("written");
+        assert!(stopped.try_recv().is_err(), "nothing has panicked");
+    }
 
     #[test]
     fn only_one_of_those_who_tried_has_founded_the_keyspace() {

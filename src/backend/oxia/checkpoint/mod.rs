@@ -36,6 +36,6 @@ pub mod pin;
 pub mod write;
 
 #[cfg(test)]
-mod fake;
+pub(in crate::backend::oxia) mod fake;
 #[cfg(test)]
 mod tests;

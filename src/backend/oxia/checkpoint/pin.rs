@@ -5,6 +5,7 @@ use crate::backend::oxia::names::{Names, hex};
 use crate::backend::oxia::outage::Outage;
 use crate::backend::oxia::shard::{Means, Shard, ShardError};
 use crate::seams;
+use crate::vital::Vital;
 use leaseway_proto::log::Member;
 use prost::Message;
 use std::sync::Arc;
@@ -31,10 +32,10 @@ impl<S> Drop for Pin<S> {
 
 impl<S: Shard> Pin<S> {
     /// Pins everything: the log, the head's checkpoint and those before it. Tries until it is written.
-    pub async fn set(shard: Arc<S>, names: &Names, member: &Member) -> Self {
+    pub async fn set(shard: Arc<S>, names: &Names, member: &Member, vital: &Vital) -> Self {
         let mut outage = Outage::default();
         loop {
-            match Self::try_set(&shard, names, member).await {
+            match Self::try_set(&shard, names, member, vital).await {
                 Ok(pin) => {
                     outage.over();
                     return pin;
@@ -45,7 +46,12 @@ impl<S: Shard> Pin<S> {
         }
     }
 
-    async fn try_set(shard: &Arc<S>, names: &Names, member: &Member) -> Result<Self, ShardError> {
+    async fn try_set(
+        shard: &Arc<S>,
+        names: &Names,
+        member: &Member,
+        vital: &Vital,
+    ) -> Result<Self, ShardError> {
         let id = seams::random();
         let name = names.loader(id);
         let session = shard.create_session(TIMEOUT, hex(id)).await?;
@@ -54,7 +60,8 @@ impl<S: Shard> Pin<S> {
         if !shard.create(name.clone(), value, Some(session)).await? {
             return Err(ShardError::Refused("a random name is taken".into()));
         }
-        let heart = tokio::spawn(beat(shard.clone(), session.id, name.clone()));
+        let beating = beat(shard.clone(), session.id, name.clone());
+        let heart = vital.spawn("a loader's heart", beating);
         Ok(Self { shard: shard.clone(), name, member, session: session.id, heart })
     }
 

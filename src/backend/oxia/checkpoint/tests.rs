@@ -16,6 +16,7 @@ use crate::keyspace::view::{Published, View};
 use crate::storage::redb_engine::RedbEngine;
 use crate::storage::tables::meta;
 use crate::storage::{Batch, Durability, Engine, Table};
+use crate::vital::Vital;
 use bytes::Bytes;
 use leaseway_proto::log::{CheckpointHead, CheckpointManifest, Entry, Member};
 use prost::Message;
@@ -76,7 +77,7 @@ async fn write(shard: &Fake, engine: &Arc<dyn Engine>) -> Result<CheckpointHead,
 
 async fn load(shard: &Arc<Fake>) -> Result<Arc<dyn Engine>, LoadError> {
     let names = names();
-    let pin = Pin::set(shard.clone(), &names, &Member::default()).await;
+    let pin = Pin::set(shard.clone(), &names, &Member::default(), &Vital::default()).await;
     let loader = Loader { shard, names: &names, pin: &pin, progress: &|_, _| {} };
     loader.load(|| Ok(Arc::new(RedbEngine::in_memory()?))).await
 }

@@ -104,7 +104,8 @@ impl Discovery {
             for address in wanted.drain(..) {
                 if known.len() < NODES_MAX && !known.contains(&address) {
                     known.push(address.clone());
-                    tasks.spawn(self.clone().follow(dialing.clone(), address));
+                    let following = self.clone().follow(dialing.clone(), address);
+                    tasks.spawn(dialing.vital.watched("what listens to an Oxia node", following));
                 }
             }
             // Its sender is held by this very value.

@@ -123,7 +123,8 @@ impl Connecting {
     ) -> Result<Leader, Error> {
         let control = Wire::connect(&self.dialing, &to.leader, dialect).await?;
         let bulk = Wire::connect(&self.dialing, &to.leader, dialect).await?;
-        let writer = Writer::open(control.clone(), self.namespace.clone(), to.shard);
+        let writer =
+            Writer::open(control.clone(), self.namespace.clone(), to.shard, &self.dialing.vital);
         let leader = Leader {
             epoch,
             shard: to.shard,

@@ -58,6 +58,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::vital::Vital;
 use prost::Message;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -89,6 +90,8 @@ pub struct Config {
     /// How long a single answer may take: of a call, or the next part of a longer one. It doesn't
     /// bound a write, whose caller can't learn anything by giving up.
     pub call_timeout: Duration,
+    /// Told if a part of the client panics, which would not find or hear a leader any more.
+    pub vital: Vital,
 }
 
 impl Config {
@@ -109,6 +112,7 @@ impl Config {
             transport: Box::new(Tcp),
             connect_timeout: Duration::from_secs(1),
             call_timeout: Duration::from_secs(5),
+            vital: Vital::default(),
         }
     }
 }
@@ -171,6 +175,7 @@ impl Client {
             token: config.token,
             connect_timeout: config.connect_timeout,
             call_timeout: config.call_timeout,
+            vital: config.vital.clone(),
         });
         let connecting = Arc::new(leader::Connecting {
             dialing: dialing.clone(),
@@ -181,8 +186,13 @@ impl Client {
         });
         let (publish, current) = watch::channel(Err(leader::no_leader()));
         let tasks = vec![
-            tokio::spawn(discovery.run(dialing, config.seeds)),
-            tokio::spawn(leader::supervise(connecting.clone(), publish)),
+            config
+                .vital
+                .spawn("what listens to Oxia's nodes", discovery.run(dialing, config.seeds)),
+            config.vital.spawn(
+                "what keeps in touch with the Oxia shard's leader",
+                leader::supervise(connecting.clone(), publish),
+            ),
         ];
         Ok(Client { current, connecting, tasks })
     }

@@ -119,7 +119,7 @@ impl Client {
     pub fn sequence_updates(&self, prefix: &str) -> SequenceUpdates {
         let (told, hints) = watch::channel(None);
         let listening = Listening { prefix: prefix.to_owned(), told };
-        let task = tokio::spawn(follow_leaders(self.current.clone(), listening));
+        let task = self.follow_leaders(listening);
         SequenceUpdates { hints, task }
     }
 
@@ -128,8 +128,13 @@ impl Client {
     pub fn notifications(&self, after: Option<i64>) -> Notifications {
         let (told, notices) = mpsc::channel(AHEAD);
         let position = Position { last: after, told_start: false, told };
-        let task = tokio::spawn(follow_leaders(self.current.clone(), position));
+        let task = self.follow_leaders(position);
         Notifications { notices, task }
+    }
+
+    fn follow_leaders(&self, what: impl Follow) -> JoinHandle<()> {
+        let following = follow_leaders(self.current.clone(), what);
+        self.connecting.dialing.vital.spawn("what listens to the Oxia shard's leader", following)
     }
 }
 

@@ -30,6 +30,7 @@ use tonic_prost::ProstCodec;
 use super::address::Address;
 use super::error::{Error, Kind};
 use super::token::Token;
+use crate::vital::Vital;
 
 /// What a server accepts and sends at most, in bytes.
 const MESSAGE_BYTES_MAX: usize = 256 << 20;
@@ -161,6 +162,8 @@ pub(super) struct Dialing {
     pub token: Option<Token>,
     pub connect_timeout: Duration,
     pub call_timeout: Duration,
+    /// Told of panics.
+    pub vital: Vital,
 }
 
 /// One connection to one process, and the name it speaks the contract under.

@@ -21,6 +21,7 @@ use tonic::metadata::{Ascii, MetadataValue};
 
 use super::error::{Error, Kind, WriteError};
 use super::wire::{WRITE_STREAM, Wire};
+use crate::vital::Vital;
 
 /// Requests without an answer, at most.
 pub const IN_FLIGHT_MAX: usize = 100;
@@ -62,12 +63,17 @@ pub(super) struct Writer {
 
 impl Writer {
     /// Opens a stream; the server's refusal shows as the end of it.
-    pub(super) fn open(wire: Wire, namespace: MetadataValue<Ascii>, shard: i64) -> Writer {
+    pub(super) fn open(
+        wire: Wire,
+        namespace: MetadataValue<Ascii>,
+        shard: i64,
+        vital: &Vital,
+    ) -> Writer {
         let state = Arc::new(Mutex::new(State::default()));
         let (ending, ended) = watch::channel(false);
         let writer = Writer { state: state.clone(), ended, ending: ending.clone() };
         let metadata = [("namespace", namespace), ("shard-id", MetadataValue::from(shard))];
-        tokio::spawn(async move {
+        vital.spawn("the write stream to Oxia", async move {
             let mut stop = ending.subscribe();
             let error = tokio::select! {
                 error = run(&wire, &metadata, &state) => error,

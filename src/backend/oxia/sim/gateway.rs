@@ -21,6 +21,7 @@ use crate::keyspace::view::View;
 use crate::lease::Leases;
 use crate::lease::times::Times;
 use crate::storage::Engine;
+use crate::vital::Vital;
 use leaseway_proto::log::Member;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -119,7 +120,7 @@ async fn serve(
 ) {
     let names = Names::new("sim");
     let member = Member { member_id: number as u64 + 1, ..Member::default() };
-    let pin = Pin::set(shard.clone(), &names, &member).await;
+    let pin = Pin::set(shard.clone(), &names, &member, &Vital::default()).await;
     let loader = Loader { shard: &shard, names: &names, pin: &pin, progress: &|_, _| {} };
     let make = || Ok(Arc::new(MapEngine::default()) as Arc<dyn Engine>);
     let engine = match loader.load(make).await {
