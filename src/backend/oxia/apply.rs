@@ -21,6 +21,7 @@ use leaseway_proto::log::Entry;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// Entries that may wait to be applied.
@@ -118,6 +119,14 @@ pub struct Applier {
     bytes: u64,
 }
 
+/// What a group begins with.
+enum Next {
+    /// The next entry, once there is one.
+    Wait,
+    /// This one, or nothing: there is something to compact.
+    Now(Option<Ordered>),
+}
+
 /// What becomes of the callers of a group once it is published.
 #[derive(Default)]
 struct Group {
@@ -136,17 +145,17 @@ impl Applier {
 
     fn run(mut self) {
         let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| {
-            loop {
-                let compacting = self.parts.machine.compacting();
-                let first = if compacting {
-                    self.queue.try_recv().ok()
-                } else {
-                    self.queue.blocking_recv()
+            while let Some(next) = self.next() {
+                let first = match next {
+                    Next::Wait => match self.queue.blocking_recv() {
+                        Some(first) => Some(first),
+                        None => break,
+                    },
+                    Next::Now(first) => first,
                 };
-                if !self.group(first)? {
-                    return Ok(());
-                }
+                self.group(first)?;
             }
+            Ok(())
         }));
         self.end(outcome);
     }
@@ -154,15 +163,33 @@ impl Applier {
     /// The same as a task, for simulations, which have one thread only.
     #[cfg(test)]
     pub async fn run_as_task(mut self) {
-        loop {
-            let compacting = self.parts.machine.compacting();
-            let first =
-                if compacting { self.queue.try_recv().ok() } else { self.queue.recv().await };
+        while let Some(next) = self.next() {
+            let first = match next {
+                Next::Wait => match self.queue.recv().await {
+                    Some(first) => Some(first),
+                    None => break,
+                },
+                Next::Now(first) => first,
+            };
             let group = || self.group(first);
             match std::panic::catch_unwind(AssertUnwindSafe(group)) {
-                Ok(Ok(true)) => tokio::task::yield_now().await,
-                ended => return self.end(ended.map(|ended| ended.map(|_| ()))),
+                Ok(Ok(())) => tokio::task::yield_now().await,
+                ended => return self.end(ended),
             }
+        }
+        self.end(Ok(Ok(())));
+    }
+
+    /// What the next group begins with; none if there is no next group. A compaction that is under way is
+    /// not waited for at the end: whoever begins with a checkpoint compacts anew.
+    fn next(&mut self) -> Option<Next> {
+        if !self.parts.machine.compacting() {
+            return Some(Next::Wait);
+        }
+        match self.queue.try_recv() {
+            Ok(first) => Some(Next::Now(Some(first))),
+            Err(TryRecvError::Empty) => Some(Next::Now(None)),
+            Err(TryRecvError::Disconnected) => None,
         }
     }
 
@@ -177,11 +204,8 @@ impl Applier {
         (self.parts.on_stop)(stopped.to_string().into());
     }
 
-    /// Applies a group; returns whether there may be another.
-    fn group(&mut self, first: Option<Ordered>) -> Result<bool, Stopped> {
-        if first.is_none() && !self.parts.machine.compacting() {
-            return Ok(false);
-        }
+    /// Applies a group, and goes on with a compaction that is under way; without entries, with that alone.
+    fn group(&mut self, first: Option<Ordered>) -> Result<(), Stopped> {
         let entries = self.gather(first);
         let last = entries.last().map(|ordered| ordered.position);
         let position = last.unwrap_or_else(|| self.parts.machine.next_position());
@@ -207,7 +231,7 @@ impl Applier {
             // Whoever gave up waiting is not told; the command stands.
             let _ = answer.send(outcome);
         }
-        Ok(true)
+        Ok(())
     }
 
     fn gather(&mut self, first: Option<Ordered>) -> Vec<Ordered> {
@@ -279,5 +303,64 @@ impl Applier {
         parts.view.publish(published);
         parts.publish.publish(events, visible);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keyspace::command::{Op, command};
+    use crate::keyspace::event::{RevisionEvents, Visible};
+    use crate::keyspace::load::load;
+    use crate::storage::redb_engine::RedbEngine;
+    use leaseway_proto::etcdserverpb::{CompactionRequest, PutRequest};
+
+    struct Nobody;
+
+    impl Publish for Nobody {
+        fn publish(&self, _: Vec<RevisionEvents>, _: Visible) {}
+    }
+
+    /// What applies, on a keyspace in which these have been done.
+    fn applier(ops: impl IntoIterator<Item = Op>) -> (Applying, Applier) {
+        let engine: Arc<dyn Engine> = Arc::new(RedbEngine::in_memory().expect("an engine"));
+        let snapshot = || engine.snapshot().expect("a snapshot");
+        let mut machine = load(&*snapshot(), &mut |_| {}).expect("loads");
+        let mut staging = Staging::new(snapshot(), machine.next_position());
+        for op in ops {
+            machine.apply(&mut staging, &command(op)).expect("applied").reply.expect("done");
+        }
+        machine.finish_group(&mut staging, true);
+        engine.commit(&staging.finish().0, Durability::Deferred).expect("a commit");
+        let (dead, _) = mpsc::unbounded_channel();
+        prepare(Parts {
+            view: Arc::new(View::new(machine.published())),
+            machine,
+            gateways: Gateways::default(),
+            engine,
+            publish: Box::new(Nobody),
+            on_timed: Box::new(|_| ()),
+            in_flight: Arc::new(InFlight::new(dead)),
+            on_stop: Box::new(|halt| panic!("{}", halt.reason)),
+        })
+    }
+
+    #[test]
+    fn its_end_does_not_wait_for_a_compaction() {
+        let put = || Op::Put(PutRequest { key: "k".into(), ..PutRequest::default() });
+        let compaction = CompactionRequest { revision: 5_000, physical: false };
+        let ops = || std::iter::repeat_with(put).take(5_000).chain([Op::Compact(compaction)]);
+        let (Applying { entries, finished, .. }, applier) = applier(ops());
+        drop(entries);
+        applier.spawn().expect("a thread").join().expect("no panic");
+        assert!(*finished.borrow() < 5_000, "its steps were not all made");
+
+        let (Applying { entries, mut finished, .. }, applier) = self::applier(ops());
+        let thread = applier.spawn().expect("a thread");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let reached = finished.wait_for(|finished| *finished == 5_000);
+        drop(runtime.block_on(reached).expect("until then it goes on by itself"));
+        drop(entries);
+        thread.join().expect("no panic");
     }
 }
