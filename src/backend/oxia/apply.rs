@@ -4,6 +4,7 @@
 //! local store without a sync, published, handed to the watchers, and then answered. The local store
 //! is a cache: it only has to be right while this process lives.
 
+use super::backlog::{self, Backlog, Entries, Waiting};
 use super::checkpoint::begin;
 use super::in_flight::InFlight;
 use super::log::OnStop;
@@ -22,14 +23,14 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use tokio::sync::mpsc::error::TryRecvError;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 
-/// Entries that may wait to be applied.
-const QUEUE: usize = 256;
 /// Entries in one group at most.
 const GROUP: usize = 64;
 /// Commands in one group at most (one entry more still fits).
 const GROUP_COMMANDS: usize = 4096;
+/// Encoded bytes in one group at most (one entry more still fits).
+const GROUP_BYTES: usize = 4 << 20;
 /// Groups after which pages that nobody needs any more are given back for reuse.
 const RECLAIM: u32 = 64;
 /// Bytes of rows after which they are in any case: until then they stay in memory.
@@ -90,7 +91,7 @@ pub struct Parts {
 /// The other end of what applies.
 pub struct Applying {
     /// Takes entries, each one position behind the one before.
-    pub entries: mpsc::Sender<Ordered>,
+    pub entries: Entries,
     /// Gateways, renewed whenever one comes, goes, or the keyspace is founded.
     pub gateways: watch::Receiver<Gateways>,
     /// Revision through which compaction is finished.
@@ -99,7 +100,7 @@ pub struct Applying {
 
 /// Makes what applies, and its other end.
 pub fn prepare(parts: Parts) -> (Applying, Applier) {
-    let (entries, queue) = mpsc::channel(QUEUE);
+    let (entries, queue) = backlog::queue();
     let (told_gateways, gateways) = watch::channel(parts.gateways.clone());
     let (compaction, finished) = CompactionTold::new(parts.machine.compaction_finished());
     let applier = Applier { parts, queue, told_gateways, compaction, at: 0, groups: 0, bytes: 0 };
@@ -109,7 +110,7 @@ pub fn prepare(parts: Parts) -> (Applying, Applier) {
 /// Applies what is sent to [`Applying::entries`], until that is dropped.
 pub struct Applier {
     parts: Parts,
-    queue: mpsc::Receiver<Ordered>,
+    queue: Backlog,
     told_gateways: watch::Sender<Gateways>,
     compaction: CompactionTold,
     // Entry that is being applied.
@@ -124,7 +125,7 @@ enum Next {
     /// The next entry, once there is one.
     Wait,
     /// This one, or nothing: there is something to compact.
-    Now(Option<Ordered>),
+    Now(Option<Waiting>),
 }
 
 /// What becomes of the callers of a group once it is published.
@@ -205,14 +206,14 @@ impl Applier {
     }
 
     /// Applies a group, and goes on with a compaction that is under way; without entries, with that alone.
-    fn group(&mut self, first: Option<Ordered>) -> Result<(), Stopped> {
+    fn group(&mut self, first: Option<Waiting>) -> Result<(), Stopped> {
         let entries = self.gather(first);
-        let last = entries.last().map(|ordered| ordered.position);
+        let last = entries.last().map(|waiting| waiting.ordered.position);
         let position = last.unwrap_or_else(|| self.parts.machine.next_position());
         let mut staging = Staging::new(self.parts.engine.snapshot()?, position);
         let mut group = Group::default();
-        for ordered in entries {
-            self.apply(&mut staging, &ordered, &mut group)?;
+        for waiting in entries {
+            self.apply(&mut staging, &waiting.ordered, &mut group)?;
         }
         let known = self.parts.view.now().visible.compacted;
         self.parts.machine.compaction_step(&mut staging, known)?;
@@ -234,13 +235,16 @@ impl Applier {
         Ok(())
     }
 
-    fn gather(&mut self, first: Option<Ordered>) -> Vec<Ordered> {
-        let mut entries: Vec<Ordered> = first.into_iter().collect();
-        let mut commands: usize = entries.iter().map(|ordered| ordered.entry.commands.len()).sum();
-        while !entries.is_empty() && entries.len() < GROUP && commands < GROUP_COMMANDS {
-            let Ok(next) = self.queue.try_recv() else { break };
-            commands += next.entry.commands.len();
-            entries.push(next);
+    fn gather(&mut self, first: Option<Waiting>) -> Vec<Waiting> {
+        let (mut entries, mut commands, mut bytes) = (Vec::new(), 0, 0);
+        let mut next = first;
+        while let Some(waiting) = next.take() {
+            commands += waiting.ordered.entry.commands.len();
+            bytes += waiting.bytes;
+            entries.push(waiting);
+            if entries.len() < GROUP && commands < GROUP_COMMANDS && bytes < GROUP_BYTES {
+                next = self.queue.try_recv().ok();
+            }
         }
         entries
     }
@@ -313,7 +317,9 @@ mod tests {
     use crate::keyspace::event::{RevisionEvents, Visible};
     use crate::keyspace::load::load;
     use crate::storage::redb_engine::RedbEngine;
+    use bytes::Bytes;
     use leaseway_proto::etcdserverpb::{CompactionRequest, PutRequest};
+    use tokio::sync::mpsc;
 
     struct Nobody;
 
@@ -362,5 +368,21 @@ mod tests {
         drop(runtime.block_on(reached).expect("until then it goes on by itself"));
         drop(entries);
         thread.join().expect("no panic");
+    }
+
+    #[tokio::test]
+    async fn a_group_is_bounded_in_bytes_and_takes_one_entry_whatever_its_size() {
+        let (Applying { entries, .. }, mut applier) = applier([]);
+        for (position, bytes) in [(1, 10), (2, GROUP_BYTES), (3, 10), (4, 2 * GROUP_BYTES), (5, 10)]
+        {
+            let entry = Entry { gateway: Bytes::from(vec![0; bytes]), ..Entry::default() };
+            entries.send(Ordered { position, entry: Arc::new(entry) }).await.expect("room");
+        }
+        let mut groups = Vec::new();
+        while let Ok(first) = applier.queue.try_recv() {
+            let group = applier.gather(Some(first));
+            groups.push(group.iter().map(|waiting| waiting.ordered.position).collect::<Vec<_>>());
+        }
+        assert_eq!(groups, [vec![1, 2], vec![3, 4], vec![5]]);
     }
 }

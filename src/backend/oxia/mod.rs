@@ -9,6 +9,7 @@
 //! | [`names`] | how records are called |
 //! | [`propose`] | commands into entries, one append at a time; settles appends whose answer was lost |
 //! | [`tail`] | the log's entries, in order and without a gap |
+//! | [`backlog`] | entries that wait to be applied, bounded in number and in bytes |
 //! | [`apply`] | entries into the keyspace; answers who proposed them |
 //! | [`barrier`] | how far the log reached, proven; shared by all reads that wait |
 //! | [`checkpoint`] | the keyspace as of one position, so that the log before it can go |
@@ -24,6 +25,7 @@
 //! would have to agree with.
 
 pub mod apply;
+pub mod backlog;
 pub mod barrier;
 pub mod checkpoint;
 pub mod client;

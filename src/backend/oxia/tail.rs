@@ -5,6 +5,7 @@
 //! or not at all, so the log is also looked at every [`POLL`].
 
 use super::apply::Ordered;
+use super::backlog::Entries;
 use super::outage::Outage;
 use super::shard::{Record, Shard, ShardError};
 use crate::backend::Halt;
@@ -72,7 +73,7 @@ pub struct Tail<S> {
     landed: mpsc::Receiver<Ordered>,
     hints: watch::Receiver<u64>,
     proved: watch::Receiver<u64>,
-    out: mpsc::Sender<Ordered>,
+    out: Entries,
     // Whether there will be any more hints.
     hinted: bool,
     outage: Outage,
@@ -89,7 +90,7 @@ impl<S: Shard> Tail<S> {
         applied: u64,
         proved: watch::Receiver<u64>,
         landed: mpsc::Receiver<Ordered>,
-        out: mpsc::Sender<Ordered>,
+        out: Entries,
     ) -> Self {
         let hints = shard.hints();
         Self {
