@@ -8,7 +8,7 @@ use crate::auth::Auth;
 use crate::backend::oxia::checkpoint::format;
 use crate::backend::oxia::checkpoint::keep::{self, keep};
 use crate::backend::oxia::checkpoint::load::{LoadError, Loader, Rate};
-use crate::backend::oxia::checkpoint::pin::Pin;
+use crate::backend::oxia::checkpoint::pin::{Pin, Progress};
 use crate::backend::oxia::client::{Client, Config as ClientConfig, RECORD_BYTES_MAX, Tls, Token};
 use crate::backend::oxia::cluster::ClusterShard;
 use crate::backend::oxia::compare::Board;
@@ -102,7 +102,9 @@ pub(super) async fn open(
         LoadError::Storage(error) => format!("cannot fill the cache {}: {error}", path.display()),
         LoadError::Refused(why) => format!("cannot load the keyspace {}: {why}", place.keyspace),
     })?;
-    let started = start(config, shard, names, engine, member, (auth, observers), metrics).await;
+    let progress = pin.progress();
+    let base = (auth, observers, progress);
+    let started = start(config, shard, names, engine, member, base, metrics).await;
     pin.release().await;
     started
 }
@@ -186,13 +188,13 @@ async fn start<S: Shard>(
     names: Names,
     engine: Arc<dyn Engine>,
     member: Member,
-    (auth, observers): (Auth, Observers),
+    (auth, observers, progress): (Auth, Observers, Progress),
     metrics: Arc<Metrics>,
 ) -> Result<(Node, App), Halt> {
     let threads = |error| format!("cannot start threads: {error}");
     let stored = |error: StorageError| error.to_string();
     let snapshot = engine.snapshot().map_err(stored)?;
-    let machine = load(&*snapshot, &mut |_| {}).map_err(stored)?;
+    let machine = load(&*snapshot, &mut |_| progress.made()).map_err(stored)?;
     let gateways = format::gateways(&*snapshot).map_err(stored)?;
     drop(snapshot);
     count_prefixes(config, &*engine, &metrics).map_err(stored)?;

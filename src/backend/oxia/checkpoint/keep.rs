@@ -4,14 +4,14 @@
 //! grown twice as long as it should, and so on: one that can't do it is in nobody's way, and two at
 //! once are harmless ([`super`]).
 //!
-//! The log is deleted up to where the head and every living gateway have come. One that has not come
-//! on for minutes although there is a lot to apply does not count any more; it will find a gap, stop,
-//! and load when it is started again.
+//! The log is deleted up to where the head and every living gateway have come, and whoever is loading. One that
+//! has not come on for minutes although there is a lot to apply does not count any more; it will find a gap, and
+//! start over with the newest checkpoint.
 
 use super::format;
 use super::write::{WriteError, Writer, read_head};
 use crate::backend::oxia::names::Names;
-use crate::backend::oxia::shard::{Shard, ShardError};
+use crate::backend::oxia::shard::{Named, Shard, ShardError};
 use crate::keyspace::gateways::GatewayId;
 use crate::keyspace::view::View;
 use crate::storage::tables::meta;
@@ -27,7 +27,7 @@ use tokio::time::Instant;
 const RECORD: u64 = 256;
 /// Log records deleted by one request: few milliseconds of the server's time.
 const TRIM: u64 = 10_000;
-/// How long a gateway may stay where it is before it does not count.
+/// How long a gateway or a loader may stay where it is before it does not count.
 const STUCK: Duration = Duration::from_secs(300);
 /// How far the log has to be ahead of it then.
 const STUCK_ENTRIES: u64 = 10_000;
@@ -110,8 +110,25 @@ pub async fn keep<S: Shard>(parts: Arc<Parts<S>>) {
 
 /// How far somebody had come when that last changed.
 struct Seen {
-    applied: u64,
+    come: Come,
     since: Instant,
+}
+
+/// How far somebody has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Come {
+    applied: u64,
+    /// What a loader has loaded, in a measure of its own.
+    loaded: u64,
+}
+
+impl Come {
+    /// What a record tells. The beats of a gateway only say that it lives, those of a loader that it comes on.
+    fn told(record: &Named, loads: bool) -> Self {
+        // Who can't be understood may need everything.
+        let member = Member::decode(record.value.clone()).unwrap_or_default();
+        Self { applied: member.applied, loaded: if loads { member.beats } else { 0 } }
+    }
 }
 
 /// A checkpoint's folder that may exist.
@@ -187,16 +204,17 @@ impl<S: Shard> Keeper<S> {
         let own = names.gateway(me);
         let rank = gateways.iter().filter(|record| record.name < own).count() as u64;
         let (now, mut applied, mut seen) = (Instant::now(), u64::MAX, BTreeMap::new());
-        for record in gateways.into_iter().chain(loaders) {
-            // Who can't be understood may need everything.
-            let told = Member::decode(record.value).map_or(0, |member| member.applied);
-            let earlier = self.seen.remove(&record.name).filter(|seen| seen.applied == told);
+        let serving = gateways.into_iter().map(|record| (record, false));
+        for (record, loads) in serving.chain(loaders.into_iter().map(|record| (record, true))) {
+            let come = Come::told(&record, loads);
+            let earlier = self.seen.remove(&record.name).filter(|seen| seen.come == come);
             let since = earlier.map_or(now, |seen| seen.since);
-            let stuck = now - since > STUCK && after.position > told + STUCK_ENTRIES;
+            let behind = after.position > come.applied.saturating_add(STUCK_ENTRIES);
+            let stuck = now - since > STUCK && behind;
             if !stuck {
-                applied = applied.min(told);
+                applied = applied.min(come.applied);
             }
-            seen.insert(record.name, Seen { applied: told, since });
+            seen.insert(record.name, Seen { come, since });
         }
         self.seen = seen;
         Ok(Some(Moment { head, tip: after.position, rank, applied }))

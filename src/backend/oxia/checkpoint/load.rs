@@ -183,6 +183,7 @@ impl<S: Shard> Loader<'_, S> {
                 waiting = 0;
             }
             (self.progress)(loaded, manifest.bytes);
+            self.pin.progress().made();
             rate.tell("loading a checkpoint", loaded, manifest.bytes);
         }
         engine.commit(&batch, Durability::Immediate)?;

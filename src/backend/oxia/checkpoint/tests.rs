@@ -374,6 +374,37 @@ async fn the_log_is_trimmed_behind_everyone_who_needs_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_loader_is_waited_for_as_long_as_it_comes_on() {
+    let shard = Arc::new(Fake::new());
+    shard.log(20_000);
+    let (names, vital) = (names(), Vital::default());
+    let pin = Pin::set(shard.clone(), &names, &Member::default(), &vital).await;
+    pin.move_to(500).await;
+    let mut keeper = keeper(&shard, store(20_000), 20_000);
+    // A gateway that lives and is stuck goes on beating, and does not count.
+    let stuck = |beats| {
+        let member = Member { applied: 100, beats, ..Member::default() };
+        shard.replace(names.gateway([2; 16]), member.encode_to_vec().into(), 1)
+    };
+    for minute in 0..30 {
+        stuck(minute).await.expect("told");
+        tell(&shard, names.gateway([1; 16]), 20_000).await;
+        keeper.round().await.expect("a round");
+        let first = if minute > 5 { 500 } else { 100 };
+        assert_eq!(shard.reach(), (first, 20_000), "after {minute} minutes");
+        pin.progress().made();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+    }
+    // Now it hangs, though its heart beats.
+    for _ in 0..7 {
+        keeper.round().await.expect("a round");
+        tokio::time::sleep(Duration::from_secs(60)).await;
+    }
+    assert_eq!(shard.reach(), (20_000, 20_000));
+    pin.release().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn others_step_in_later() {
     let shard = Arc::new(Fake::new());
     shard.log(9);
