@@ -7,6 +7,7 @@
 use super::apply::Ordered;
 use super::compare::Board;
 use super::names::Names;
+use super::outage::Outage;
 use super::propose::Stopping;
 use super::shard::{Means, Session, Shard, ShardError};
 use crate::keyspace::gateways::{GatewayId, MAX_FEATURE_LEVEL};
@@ -85,7 +86,8 @@ pub struct Joiner<S> {
     pub settled: watch::Receiver<bool>,
     /// What this gateway asks the others, and answers them.
     pub board: Arc<Board>,
-    /// Called with each new id, before anything is written under it.
+    /// Called with each id that gets a session, before anything is written under it. All are remembered, so
+    /// there is none for an attempt that goes nowhere.
     pub on_id: Box<dyn Fn(GatewayId, u64) + Send + Sync>,
     /// Told if the heart panics.
     pub vital: Vital,
@@ -102,14 +104,16 @@ impl<S: Shard> Joiner<S> {
     /// # Errors
     /// Everything is stopping.
     pub async fn join(&self, landed: &mpsc::Sender<Ordered>) -> Result<Membership, Stopping> {
+        let mut outage = Outage::default();
         loop {
             match self.try_join(landed).await? {
-                Ok(membership) => return Ok(membership),
-                Err(error) => {
-                    tracing::info!(%error, "cannot join yet");
-                    tokio::time::sleep(AGAIN).await;
+                Ok(membership) => {
+                    outage.over();
+                    return Ok(membership);
                 }
+                Err(error) => outage.failed("this gateway can't join the others yet", &error),
             }
+            tokio::time::sleep(AGAIN).await;
         }
     }
 
@@ -119,11 +123,11 @@ impl<S: Shard> Joiner<S> {
     ) -> Result<Result<Membership, ShardError>, Stopping> {
         let id: GatewayId = seams::random();
         let nonce = seams::random();
-        (self.on_id)(id, nonce);
         let session = match self.shard.create_session(TIMEOUT, super::names::hex(id)).await {
             Ok(session) => session,
             Err(error) => return Ok(Err(error)),
         };
+        (self.on_id)(id, nonce);
         let begun = Instant::now();
         match self.register(id, nonce, session).await {
             Ok((position, entry)) => {
@@ -205,5 +209,40 @@ impl<S: Shard> Joiner<S> {
         });
         let stop = Arc::new(stop);
         Membership { id, nonce, registered_as: 1, session, alive, beaten, stop }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::oxia::checkpoint::fake::Fake;
+    use crate::keyspace::auth::AuthState;
+    use crate::keyspace::event::Visible;
+    use crate::keyspace::view::Published;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_leaves_no_ids_behind() {
+        let (shard, ids) = (Arc::new(Fake::new()), Arc::new(AtomicUsize::new(0)));
+        shard.refuse_sessions(1_000);
+        let visible = Visible { revision: 1, compacted: -1 };
+        let published = Published { visible, position: 1, auth: Arc::new(AuthState::default()) };
+        let counted = ids.clone();
+        let joiner = Joiner {
+            shard,
+            names: Names::new("test"),
+            member: Member::default(),
+            view: Arc::new(View::new(published)),
+            settled: watch::channel(false).1,
+            board: Arc::new(Board::default()),
+            on_id: Box::new(move |_, _| {
+                counted.fetch_add(1, Ordering::Relaxed);
+            }),
+            vital: Vital::default(),
+        };
+        let (landed, _entries) = mpsc::channel(1);
+        let membership = joiner.join(&landed).await.expect("joined in the end");
+        assert!(membership.lives());
+        assert_eq!(ids.load(Ordering::Relaxed), 1);
     }
 }

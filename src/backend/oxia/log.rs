@@ -6,6 +6,7 @@ use super::compare::Board;
 use super::in_flight::InFlight;
 use super::join::{Joiner, Membership};
 use super::names::Names;
+use super::outage::Outage;
 use super::propose::{self, Proposer, Request};
 use super::shard::{Means, Shard, Tip};
 use super::tail::Tail;
@@ -277,7 +278,7 @@ async fn leave<S: Shard>(shard: Arc<S>, names: Names, me: Membership) {
 
 /// Founds the keyspace if nobody has yet. Several gateways may try at once: the first one counts.
 async fn found<S: Shard>(shard: &S, mut gateways: watch::Receiver<Gateways>) {
-    let mut proposed = None;
+    let (mut proposed, mut outage) = (None, Outage::default());
     loop {
         match shard.proven_tip().await {
             Ok(Tip { position: 0, .. }) => {
@@ -289,14 +290,15 @@ async fn found<S: Shard>(shard: &S, mut gateways: watch::Receiver<Gateways>) {
                 // Also without an answer it may be the one that counts.
                 proposed = Some(cluster_id);
                 if let Err(error) = shard.append(entry.encode_to_vec().into()).await {
-                    tracing::info!(%error, "cannot found the keyspace yet");
+                    outage.failed("the keyspace can't be founded yet", &error);
                 }
             }
             Ok(_) => break,
-            Err(error) => tracing::info!(%error, "cannot reach the log yet"),
+            Err(error) => outage.failed("the log can't be reached yet", &error),
         }
         tokio::time::sleep(AGAIN).await;
     }
+    outage.over();
     // Its end means that applying has stopped, which is reported elsewhere.
     let Ok(known) = gateways.wait_for(|gateways| gateways.founded.is_some()).await else { return };
     if let Some(cluster_id) = is_founder(proposed, known.founded) {

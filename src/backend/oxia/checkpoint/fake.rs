@@ -31,6 +31,8 @@ struct State {
     // What becomes of the next append.
     append_fate: Option<Fate>,
     puts: u32,
+    // So many sessions are refused yet.
+    refused: u32,
 }
 
 /// One shard for all who share it.
@@ -83,6 +85,11 @@ impl Fake {
     pub fn doom_append(&self, fate: Fate) {
         self.state.lock().append_fate = Some(fate);
         self.release.send_replace(false);
+    }
+
+    /// The next so many attempts to start a session fail.
+    pub fn refuse_sessions(&self, attempts: u32) {
+        self.state.lock().refused = attempts;
     }
 
     /// Lets the write that is stuck go on.
@@ -172,6 +179,10 @@ impl Shard for Fake {
 
     async fn create_session(&self, _: Duration, _: String) -> Result<Session, ShardError> {
         let mut state = self.state.lock();
+        if state.refused > 0 {
+            state.refused -= 1;
+            return Err(ShardError::NotSent("no leader".into()));
+        }
         state.sessions += 1;
         Ok(Session { id: state.sessions, epoch: 1 })
     }

@@ -11,6 +11,7 @@
 use super::format;
 use super::write::{WriteError, Writer, read_head};
 use crate::backend::oxia::names::Names;
+use crate::backend::oxia::outage::Outage;
 use crate::backend::oxia::shard::{Named, Shard, ShardError};
 use crate::keyspace::gateways::GatewayId;
 use crate::keyspace::view::View;
@@ -91,6 +92,7 @@ pub(super) enum RoundError {
 pub async fn keep<S: Shard>(parts: Arc<Parts<S>>) {
     let mut keeper = Keeper::new(parts);
     let mut pause = keeper.parts.settings.interval;
+    let mut outage = Outage::default();
     loop {
         tokio::time::sleep(pause).await;
         pause = keeper.parts.settings.interval;
@@ -103,8 +105,13 @@ pub async fn keep<S: Shard>(parts: Arc<Parts<S>>) {
             Err(RoundError::Write(WriteError::Foreign(error))) => {
                 tracing::error!(error, "no checkpoint");
             }
+            Err(RoundError::Shard(error) | RoundError::Write(WriteError::Shard(error))) => {
+                outage.failed("checkpoints are not looked after", &error);
+                continue;
+            }
             Err(error) => tracing::info!(%error, "cannot look after checkpoints yet"),
         }
+        outage.over();
     }
 }
 

@@ -95,11 +95,15 @@ impl<S: Shard> Loader<'_, S> {
     }
 
     async fn head(&self) -> Result<Option<CheckpointHead>, LoadError> {
+        let mut outage = Outage::default();
         loop {
             match read_head(&**self.shard, self.names).await {
-                Ok(head) => return Ok(head.map(|(head, _)| head)),
+                Ok(head) => {
+                    outage.over();
+                    return Ok(head.map(|(head, _)| head));
+                }
                 Err(WriteError::Shard(error)) => {
-                    tracing::info!(%error, "cannot read the head of the checkpoints yet");
+                    outage.failed("the head of the checkpoints can't be read", &error);
                 }
                 Err(error) => return Err(LoadError::Refused(error.to_string())),
             }
