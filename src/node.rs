@@ -83,7 +83,7 @@ const LEASE_CHECKPOINTS: Duration = Duration::from_secs(300);
 mod comparing;
 pub(crate) mod oxia;
 
-/// Lets what was queued be finished, and no more be taken.
+/// Takes no more. An embedded server finishes what was queued; what a gateway had not appended never happens.
 type StopLog = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
 
 /// Everything behind the listeners.
@@ -107,7 +107,7 @@ struct Works {
 }
 
 impl Works {
-    /// Ends with every thread. What was queued is still committed.
+    /// Ends with every thread.
     async fn close(self) {
         let Works { stop_log, apply, hub, engine, observers } = self;
         stop_log().await;
@@ -249,7 +249,8 @@ impl Node {
         self.serving.send_replace(ServingStatus::NotServing);
     }
 
-    /// Closes the store; all connections are closed by now. What was queued is still committed.
+    /// Closes the store; all connections are closed by now. What was queued in an embedded server is still
+    /// committed; what a gateway had not appended is not.
     pub async fn close(self) {
         for task in &self.tasks {
             task.abort();

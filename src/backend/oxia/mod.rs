@@ -14,7 +14,10 @@
 //! | [`barrier`] | how far the log reached, proven; shared by all reads that wait |
 //! | [`checkpoint`] | the keyspace as of one position, so that the log before it can go |
 //! | [`join`] | an id, a record that lives with the process, a registration |
-//! | [`client`] | the calls to a real cluster |
+//! | [`client`], [`cluster`] | the calls to a real cluster; the trait on them |
+//! | [`in_flight`] | what was appended and not yet applied, and who waits for it |
+//! | [`longest`] | how long a session the server takes |
+//! | [`outage`] | the log's lines about a shard that does not answer: soon, then seldom |
 //! | [`compare`] | whether the gateways hold the same |
 //! | [`members`] | which gateways live, and which of them looks after things |
 //! | [`sessions`] | the shard's sessions, each with a marker that tells of its end |

@@ -95,20 +95,14 @@ impl<S: Shard> Loader<'_, S> {
     }
 
     async fn head(&self) -> Result<Option<CheckpointHead>, LoadError> {
-        let mut outage = Outage::default();
-        loop {
+        let read = || async {
             match read_head(&**self.shard, self.names).await {
-                Ok(head) => {
-                    outage.over();
-                    return Ok(head.map(|(head, _)| head));
-                }
-                Err(WriteError::Shard(error)) => {
-                    outage.failed("the head of the checkpoints can't be read", &error);
-                }
-                Err(error) => return Err(LoadError::Refused(error.to_string())),
+                Err(WriteError::Shard(error)) => Err(error),
+                told => Ok(told),
             }
-            tokio::time::sleep(AGAIN).await;
-        }
+        };
+        let told = patiently("the head of the checkpoints", read).await;
+        Ok(told.map_err(refused)?.map(|(head, _)| head))
     }
 
     async fn try_load(

@@ -36,7 +36,7 @@ pub(super) struct Leader {
     pub epoch: Epoch,
     pub shard: i64,
     pub address: Address,
-    /// For what is short: it must never wait behind a scan.
+    /// For what is short, and single records, such as a checkpoint's segments: it must never wait behind a scan.
     pub control: Wire,
     /// For what is long: scans, lists and notifications, whose reader may be slow. A connection's
     /// flow control is shared by all calls on it.
