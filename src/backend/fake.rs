@@ -1,8 +1,12 @@
-//! A log that answers what a test has written down, for what proposes by itself.
+//! What tests of backends work with: a log that answers what a test has written down, for what proposes by
+//! itself, and keyspaces in which something has been done.
 
+use super::local::log::Publish;
 use super::{Log, ProposeError};
 use crate::keyspace::command::{Command, Op, Outcome, Reply, command};
+use crate::keyspace::event::{RevisionEvents, Visible};
 use crate::keyspace::load::load;
+use crate::keyspace::machine::Machine;
 use crate::keyspace::reader::Reader;
 use crate::keyspace::staging::Staging;
 use crate::keyspace::view::View;
@@ -50,21 +54,36 @@ impl Log for FakeLog {
     }
 }
 
-/// What a keyspace in which these have been done looks like.
-pub fn keyspace_after(ops: impl IntoIterator<Item = Op>) -> Reader {
+/// A keyspace in which these have been done, and where it is stored.
+pub fn machine_after(ops: impl IntoIterator<Item = Op>) -> (Machine, Arc<dyn Engine>) {
     let engine: Arc<dyn Engine> = Arc::new(RedbEngine::in_memory().expect("an engine"));
     let mut machine = load(&*engine.snapshot().expect("a snapshot"), &mut |_| {}).expect("loads");
     let position = machine.next_position();
     let mut staging = Staging::new(engine.snapshot().expect("a snapshot"), position);
+    let mut has_commands = false;
     for op in ops {
+        has_commands = true;
         let outcome = machine.apply(&mut staging, &command(op)).expect("applied");
         assert!(outcome.reply.is_ok(), "{outcome:?}");
     }
-    machine.finish_group(&mut staging, true);
+    machine.finish_group(&mut staging, has_commands);
     let (batch, _) = staging.finish();
     engine.commit(&batch, Durability::Deferred).expect("a commit");
+    (machine, engine)
+}
+
+/// What a keyspace in which these have been done looks like.
+pub fn keyspace_after(ops: impl IntoIterator<Item = Op>) -> Reader {
+    let (machine, engine) = machine_after(ops);
     let view = Arc::new(View::new(machine.published()));
     Reader::new(machine.shared().clone(), engine, view)
+}
+
+/// Whoever does not watch.
+pub struct Nobody;
+
+impl Publish for Nobody {
+    fn publish(&self, _: Vec<RevisionEvents>, _: Visible) {}
 }
 
 /// An outcome with this answer.

@@ -14,7 +14,7 @@ use crate::keyspace::command::Outcome;
 use crate::keyspace::error::Refusal;
 use crate::keyspace::gateways::{Admission, Gateways};
 use crate::keyspace::machine::Machine;
-use crate::keyspace::staging::Staging;
+use crate::keyspace::staging::{Staging, Timed};
 use crate::keyspace::view::View;
 use crate::storage::tables::meta;
 use crate::storage::{Durability, Engine, StorageError};
@@ -37,7 +37,7 @@ const RECLAIM: u32 = 64;
 const RECLAIM_BYTES: u64 = 16 << 20;
 
 /// Told which leases without a session were granted, renewed or ended.
-pub type OnTimed = Box<dyn Fn(&[crate::keyspace::staging::Timed]) + Send>;
+pub type OnTimed = Box<dyn Fn(&[Timed]) + Send>;
 
 /// The next entry of the log.
 #[derive(Clone, Debug)]
@@ -313,31 +313,15 @@ impl Applier {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keyspace::command::{Op, command};
-    use crate::keyspace::event::{RevisionEvents, Visible};
-    use crate::keyspace::load::load;
-    use crate::storage::redb_engine::RedbEngine;
+    use crate::backend::fake::{Nobody, machine_after};
+    use crate::keyspace::command::Op;
     use bytes::Bytes;
     use leaseway_proto::etcdserverpb::{CompactionRequest, PutRequest};
     use tokio::sync::mpsc;
 
-    struct Nobody;
-
-    impl Publish for Nobody {
-        fn publish(&self, _: Vec<RevisionEvents>, _: Visible) {}
-    }
-
     /// What applies, on a keyspace in which these have been done.
     fn applier(ops: impl IntoIterator<Item = Op>) -> (Applying, Applier) {
-        let engine: Arc<dyn Engine> = Arc::new(RedbEngine::in_memory().expect("an engine"));
-        let snapshot = || engine.snapshot().expect("a snapshot");
-        let mut machine = load(&*snapshot(), &mut |_| {}).expect("loads");
-        let mut staging = Staging::new(snapshot(), machine.next_position());
-        for op in ops {
-            machine.apply(&mut staging, &command(op)).expect("applied").reply.expect("done");
-        }
-        machine.finish_group(&mut staging, true);
-        engine.commit(&staging.finish().0, Durability::Deferred).expect("a commit");
+        let (machine, engine) = machine_after(ops);
         let (dead, _) = mpsc::unbounded_channel();
         prepare(Parts {
             view: Arc::new(View::new(machine.published())),

@@ -314,25 +314,15 @@ fn is_founder(proposed: Option<u64>, founded: Option<Founded>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::fake::{Nobody, machine_after};
     use crate::backend::oxia::checkpoint::fake::Fake;
     use crate::keyspace::command::{Op, internal};
-    use crate::keyspace::event::{RevisionEvents, Visible};
-    use crate::keyspace::load::load;
-    use crate::storage::redb_engine::RedbEngine;
     use leaseway_proto::etcdserverpb::PutRequest;
-
-    struct Nobody;
-
-    impl Publish for Nobody {
-        fn publish(&self, _: Vec<RevisionEvents>, _: Visible) {}
-    }
 
     /// A log on a shard of its own, which is told of appends and barriers like this. The receiver gets why
     /// it stopped.
     fn follow(on_append: OnTurn, on_barrier: OnTurn) -> (OxiaLog, oneshot::Receiver<Halt>) {
-        let engine: Arc<dyn Engine> = Arc::new(RedbEngine::in_memory().expect("an engine"));
-        let snapshot = engine.snapshot().expect("a snapshot");
-        let machine = load(&*snapshot, &mut |_| {}).expect("loads");
+        let (machine, engine) = machine_after([]);
         let (stop, stopped) = oneshot::channel();
         let (log, applier) = OxiaLog::prepare(Parts {
             shard: Arc::new(Fake::new()),

@@ -97,6 +97,21 @@ const ROUGH: Faults = Faults {
     timer_late_by: SECOND,
 };
 
+/// Nothing goes wrong but what is said.
+const QUIET: Faults = Faults {
+    lost: 0,
+    dropped: 0,
+    refused: 0,
+    late: 0,
+    slow: 0,
+    beat_lost: 0,
+    hint_lost: 0,
+    leads: Duration::MAX,
+    pauses: Duration::MAX,
+    kills: Duration::MAX,
+    ..ROUGH
+};
+
 /// Clients that do a bit of everything.
 const HABITS: Habits = Habits {
     pause: Duration::from_millis(60),
@@ -182,18 +197,11 @@ const CLOCKS: Scenario = Scenario {
 const CUTS: Scenario = Scenario {
     time: Duration::from_secs(90),
     faults: Faults {
-        lost: 0,
-        dropped: 0,
-        refused: 0,
-        late: 0,
-        slow: 0,
-        beat_lost: 0,
-        leads: Duration::MAX,
-        pauses: Duration::MAX,
-        kills: Duration::MAX,
         cuts: Duration::from_secs(30),
         cut_for: Duration::from_secs(20),
-        ..LEASES.faults
+        hint_lost: ROUGH.hint_lost,
+        ending: LEASES.faults.ending,
+        ..QUIET
     },
     habits: Habits { renewals: 8, late: 0.9, ..HABITS },
     ..LEASES

@@ -3,7 +3,9 @@
 
 use super::clients::Habits;
 use super::faults::Faults;
-use super::{CUTS, HABITS, LEASES, LOG, LONG, MS, ROUGH, SECOND, Scenario, check, run, seeds};
+use super::{
+    CUTS, HABITS, LEASES, LOG, LONG, MS, QUIET, ROUGH, SECOND, Scenario, check, run, seeds,
+};
 use crate::seams::Rule;
 use std::time::Duration;
 
@@ -26,20 +28,6 @@ fn needed(rule: Rule, scenario: Scenario, most: u64) {
     check(&format!("{rule:?}"), scenario, WITH);
 }
 
-/// Nothing goes wrong but what is said.
-const QUIET: Faults = Faults {
-    lost: 0,
-    dropped: 0,
-    refused: 0,
-    late: 0,
-    slow: 0,
-    beat_lost: 0,
-    hint_lost: 0,
-    leads: Duration::MAX,
-    pauses: Duration::MAX,
-    kills: Duration::MAX,
-    ..ROUGH
-};
 const LATE: Faults = Faults { late: 120, late_by: Duration::from_millis(300), lost: 60, ..ROUGH };
 
 /// One gateway, so that it has sent most of a lease's heartbeats itself and logs few renewals; leaders that
