@@ -145,8 +145,9 @@ fn directory(folder: &str) -> &str {
 }
 
 impl Shard for ClusterShard {
-    async fn append(&self, record: Bytes) -> Result<u64, ShardError> {
-        Ok(self.client.append(&self.log, record).await?.value)
+    async fn append(&self, record: Bytes) -> Result<Tip, ShardError> {
+        let appended = self.client.append(&self.log, record).await?;
+        Ok(Tip { position: appended.value, epoch: appended.epoch.0 })
     }
 
     async fn read(&self, from: u64, most: usize) -> Result<Vec<Record>, ShardError> {

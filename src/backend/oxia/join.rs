@@ -9,7 +9,7 @@ use super::compare::Board;
 use super::names::Names;
 use super::outage::Outage;
 use super::propose::Stopping;
-use super::shard::{Means, Session, Shard, ShardError};
+use super::shard::{Means, Session, Shard, ShardError, Tip};
 use crate::keyspace::gateways::{GatewayId, MAX_FEATURE_LEVEL};
 use crate::keyspace::view::View;
 use crate::seams::{self, Rule, follows};
@@ -164,7 +164,7 @@ impl<S: Shard> Joiner<S> {
         let control = Control::Register(Register { max_feature_level: MAX_FEATURE_LEVEL });
         let entry =
             Entry { gateway, nonce, last_number: 1, commands: Vec::new(), control: Some(control) };
-        let position = self.shard.append(entry.encode_to_vec().into()).await?;
+        let Tip { position, .. } = self.shard.append(entry.encode_to_vec().into()).await?;
         Ok((position, Arc::new(entry)))
     }
 

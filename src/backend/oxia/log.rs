@@ -1,7 +1,7 @@
 //! The replicated log as a gateway uses it.
 
 use super::apply::{self, Applier, Applying, OnTimed};
-use super::barrier::Barriers;
+use super::barrier::{self, Barriers};
 use super::compare::Board;
 use super::in_flight::InFlight;
 use super::join::{Joiner, Membership};
@@ -141,7 +141,17 @@ impl OxiaLog {
             vital: vital.clone(),
         };
         let mut tasks = JoinSet::new();
-        let (barriers, proved) = Barriers::start(shard.clone(), parts.on_barrier, &vital);
+        let commands = queue.downgrade();
+        let waits = move || {
+            let queue: Option<mpsc::Sender<Request>> = commands.upgrade();
+            queue.is_some_and(|queue| queue.capacity() < queue.max_capacity())
+        };
+        let proofs = barrier::Parts {
+            shard: shard.clone(),
+            on_turn: parts.on_barrier,
+            commands_wait: Box::new(waits),
+        };
+        let (barriers, proved) = Barriers::start(proofs, &vital);
         let tail = Tail::new(shard.clone(), position, proved, own, entries);
         let following = async move { stop(tail.run().await.into()) };
         tasks.spawn(vital.watched("what follows the log", following));
@@ -156,6 +166,7 @@ impl OxiaLog {
             gateways: gateways.clone(),
             joiner,
             membership,
+            barriers: barriers.clone(),
             on_append: parts.on_append,
         });
         let keyspace = shard.clone();
@@ -315,17 +326,25 @@ fn is_founder(proposed: Option<u64>, founded: Option<Founded>) -> Option<u64> {
 mod tests {
     use super::*;
     use crate::backend::fake::{Nobody, machine_after};
-    use crate::backend::oxia::checkpoint::fake::Fake;
+    use crate::backend::oxia::checkpoint::fake::{Fake, Fate};
     use crate::keyspace::command::{Op, internal};
     use leaseway_proto::etcdserverpb::PutRequest;
 
     /// A log on a shard of its own, which is told of appends and barriers like this. The receiver gets why
     /// it stopped.
     fn follow(on_append: OnTurn, on_barrier: OnTurn) -> (OxiaLog, oneshot::Receiver<Halt>) {
+        follow_on(Arc::new(Fake::new()), on_append, on_barrier)
+    }
+
+    fn follow_on(
+        shard: Arc<Fake>,
+        on_append: OnTurn,
+        on_barrier: OnTurn,
+    ) -> (OxiaLog, oneshot::Receiver<Halt>) {
         let (machine, engine) = machine_after([]);
         let (stop, stopped) = oneshot::channel();
         let (log, applier) = OxiaLog::prepare(Parts {
-            shard: Arc::new(Fake::new()),
+            shard,
             names: Names::new("test"),
             view: Arc::new(View::new(machine.published())),
             machine,
@@ -366,6 +385,68 @@ mod tests {
         log.joined().await.expect("joined");
         log.propose(put).await.expect("written");
         assert!(stopped.try_recv().is_err(), "nothing has panicked");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_next_append_is_the_proof_while_commands_wait() {
+        let proofs = Arc::new(AtomicU64::new(0));
+        let count = |proofs: &Arc<AtomicU64>| proofs.load(Ordering::Relaxed);
+        let counted = proofs.clone();
+        let on_barrier: OnTurn = Box::new(move |_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
+        let shard = Arc::new(Fake::new());
+        let (log, _stopped) = follow_on(shard.clone(), Box::new(|_| ()), on_barrier);
+        log.joined().await.expect("joined");
+        let before = count(&proofs);
+        let log = Arc::new(log);
+        let proposed = |key: &'static str| {
+            let log = log.clone();
+            let put = Op::Put(PutRequest { key: key.into(), ..PutRequest::default() });
+            tokio::spawn(async move { log.propose(internal(put)).await })
+        };
+        let barrier = || {
+            let log = log.clone();
+            tokio::spawn(async move { log.barrier().await })
+        };
+        let soon = || tokio::time::sleep(Duration::from_millis(1));
+
+        // Nothing waits behind the append: the proof is one of its own, and does not wait for it.
+        shard.doom_append(Fate::Stuck);
+        let first = proposed("a");
+        soon().await;
+        barrier().await.expect("runs").expect("answered");
+        assert_eq!(count(&proofs), before + 1);
+        assert!(!first.is_finished());
+
+        // A command does: its append is the proof.
+        let second = proposed("b");
+        soon().await;
+        let waits = barrier();
+        soon().await;
+        assert!(!waits.is_finished(), "the next append has not been sent");
+        shard.release();
+        for put in [first, second] {
+            put.await.expect("runs").expect("written");
+        }
+        waits.await.expect("runs").expect("answered");
+        assert_eq!(count(&proofs), before + 1, "no other one was needed");
+
+        // It fails: there is another.
+        shard.doom_append(Fate::Stuck);
+        let first = proposed("c");
+        soon().await;
+        let second = proposed("d");
+        soon().await;
+        let waits = barrier();
+        soon().await;
+        shard.doom_append(Fate::Lost);
+        shard.release();
+        waits.await.expect("runs").expect("answered");
+        assert_eq!(count(&proofs), before + 2);
+        for put in [first, second] {
+            put.await.expect("runs").expect("written");
+        }
     }
 
     #[test]

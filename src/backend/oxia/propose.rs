@@ -8,10 +8,11 @@
 //! proposed again for those who still wait.
 
 use super::apply::Ordered;
+use super::barrier::{Barriers, Turn};
 use super::in_flight::{Answer, Batch, InFlight};
 use super::join::{Joiner, Membership};
 use super::log::OnTurn;
-use super::shard::{Shard, ShardError};
+use super::shard::{Shard, ShardError, Tip};
 use crate::keyspace::command::Command;
 use crate::keyspace::gateways::{GatewayId, Gateways};
 use crate::keyspace::view::View;
@@ -61,6 +62,8 @@ pub struct Parts<S> {
     pub joiner: Joiner<S>,
     /// Where the membership is told, once there is one.
     pub membership: watch::Sender<Option<Membership>>,
+    /// Who waits for proofs: an append of commands is one.
+    pub barriers: Barriers,
     /// Told of each append of commands.
     pub on_append: OnTurn,
 }
@@ -78,12 +81,21 @@ pub struct Proposer<S> {
     // gateways that were met while packing commands.
     again: VecDeque<(Command, Answer)>,
     controls: VecDeque<Control>,
+    // While one append of commands follows the other.
+    turn: Option<Turn>,
 }
 
 impl<S: Shard> Proposer<S> {
     /// Proposes nothing yet; [`Proposer::run`] joins first.
     pub fn new(parts: Parts<S>) -> Self {
-        Self { parts, me: None, number: 0, again: VecDeque::new(), controls: VecDeque::new() }
+        Self {
+            parts,
+            me: None,
+            number: 0,
+            again: VecDeque::new(),
+            controls: VecDeque::new(),
+            turn: None,
+        }
     }
 
     /// Works until the queue is closed or applying has stopped.
@@ -104,6 +116,9 @@ impl<S: Shard> Proposer<S> {
         }
         if !self.again.is_empty() {
             return self.propose(me, None).await;
+        }
+        if self.parts.queue.is_empty() {
+            self.turn = None;
         }
         let lost = self.me.as_ref().map(Membership::lost);
         tokio::select! {
@@ -143,6 +158,7 @@ impl<S: Shard> Proposer<S> {
 
     /// Becomes a gateway under a new id. Whatever was in doubt under the old one is settled after it.
     async fn join(&mut self) -> Result<(), Stopping> {
+        self.turn = None;
         let old = self.me.take();
         let me = self.parts.joiner.join(&self.parts.landed).await?;
         self.number = me.registered_as;
@@ -171,6 +187,7 @@ impl<S: Shard> Proposer<S> {
     }
 
     async fn control(&mut self, me: (GatewayId, u64), control: Control) -> Result<(), Stopping> {
+        self.turn = None;
         let entry = self.entry(me, Vec::new(), Some(control));
         self.append(entry).await.map(|_| ())
     }
@@ -182,17 +199,27 @@ impl<S: Shard> Proposer<S> {
     ) -> Result<(), Stopping> {
         let (commands, answers) = self.gather(first);
         if commands.is_empty() {
+            self.turn = None;
             return Ok(());
         }
         let (entry, began) = (self.entry(me, commands, None), Instant::now());
         self.parts.in_flight.note(Batch { entry: entry.clone(), answers });
+        let turn = self.turn.take().unwrap_or_else(|| self.parts.barriers.turn());
+        let riders = turn.begins();
         match self.append(entry.clone()).await? {
-            Appended::Landed(_) => {
+            Appended::Landed(tip) => {
+                riders.arrive(tip);
+                self.turn = Some(turn);
                 (self.parts.on_append)(began.elapsed());
                 Ok(())
             }
-            Appended::Unknown if follows(Rule::Settle) => self.settle(&entry).await,
+            Appended::Unknown if follows(Rule::Settle) => {
+                // What follows may take long: whoever wants a proof gets one of its own.
+                drop((riders, turn));
+                self.settle(&entry).await
+            }
             Appended::No | Appended::Unknown => {
+                drop((riders, turn));
                 self.propose_again(&entry);
                 tokio::time::sleep(AGAIN).await;
                 Ok(())
@@ -242,10 +269,10 @@ impl<S: Shard> Proposer<S> {
     async fn append(&mut self, entry: Arc<Entry>) -> Result<Appended, Stopping> {
         let appended = self.parts.shard.append(entry.encode_to_vec().into()).await;
         match appended {
-            Ok(position) => {
-                let landed = Ordered { position, entry };
+            Ok(tip) => {
+                let landed = Ordered { position: tip.position, entry };
                 self.parts.landed.send(landed).await.map_err(|_| Stopping)?;
-                Ok(Appended::Landed(position))
+                Ok(Appended::Landed(tip))
             }
             Err(ShardError::Unknown(error)) => {
                 tracing::info!(error, "an append has no answer; finding out what became of it");
@@ -284,8 +311,8 @@ impl<S: Shard> Proposer<S> {
                 .filter(|_| follows(Rule::RetireOld))
                 .map(|old| self.parts.joiner.retirement(old));
             let marker = self.entry((me.id, me.nonce), Vec::new(), retire);
-            let Appended::Landed(position) = self.append(marker).await? else { continue };
-            self.parts.view.durable(position).await;
+            let Appended::Landed(tip) = self.append(marker).await? else { continue };
+            self.parts.view.durable(tip.position).await;
             if old.is_none_or(|old| self.is_retired(old)) {
                 self.propose_again(doubtful);
                 return Ok(());
@@ -296,8 +323,8 @@ impl<S: Shard> Proposer<S> {
 
 /// What became of an append.
 enum Appended {
-    /// It is in the log, at this position.
-    Landed(u64),
+    /// It is in the log, there.
+    Landed(Tip),
     /// It is not, and never will be.
     No,
     /// It may be, or may get there yet.

@@ -112,8 +112,9 @@ pub struct Told {
 /// One shard. Every future may be dropped at any time; a write whose future is dropped is as one whose
 /// answer was lost.
 pub trait Shard: Send + Sync + 'static {
-    /// Appends a record to the log; returns its position.
-    fn append(&self, record: Bytes) -> impl Future<Output = Result<u64, ShardError>> + Send;
+    /// Appends a record to the log; returns its position and the epoch of the leader that took it. That leader
+    /// led when it was committed, so the answer is a proof as [`Shard::proven_tip`] is one.
+    fn append(&self, record: Bytes) -> impl Future<Output = Result<Tip, ShardError>> + Send;
 
     /// The log's records from position `from` on, in order, at most `most` and perhaps fewer, but not
     /// none if there is one.

@@ -8,7 +8,7 @@
 
 use super::format::{FORMAT, fingerprint};
 use super::write::{AGAIN, ATTEMPTS, WriteError, Writer, read_head, tried};
-use crate::backend::oxia::shard::{Record, Shard, ShardError};
+use crate::backend::oxia::shard::{Record, Shard, ShardError, Tip};
 use crate::seams;
 use crate::storage::Snapshot;
 use bytes::Bytes;
@@ -136,7 +136,7 @@ impl<S: Shard> Writer<'_, S> {
         for _ in 0..ATTEMPTS {
             let attempt = async {
                 match self.shard.append(record.value.clone()).await {
-                    Ok(POSITION) => return Ok(Landed::First),
+                    Ok(Tip { position: POSITION, .. }) => return Ok(Landed::First),
                     Ok(_) | Err(ShardError::Unknown(_) | ShardError::NotSent(_)) => {}
                     Err(error) => return Err(error),
                 }

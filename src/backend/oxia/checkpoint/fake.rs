@@ -145,7 +145,7 @@ impl Fake {
 }
 
 impl Shard for Fake {
-    async fn append(&self, record: Bytes) -> Result<u64, ShardError> {
+    async fn append(&self, record: Bytes) -> Result<Tip, ShardError> {
         let fate = self.state.lock().append_fate.take();
         match fate {
             Some(Fate::Lost) => return Err(ShardError::Unknown("no answer".into())),
@@ -157,7 +157,7 @@ impl Shard for Fake {
         state.log.insert(position, record);
         match fate {
             Some(Fate::Unanswered) => Err(ShardError::Unknown("no answer".into())),
-            _ => Ok(position),
+            _ => Ok(Tip { position, epoch: 1 }),
         }
     }
 

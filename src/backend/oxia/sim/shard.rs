@@ -126,13 +126,6 @@ impl SimShard {
         result
     }
 
-    async fn number(&self, write: Write) -> Result<u64, ShardError> {
-        match self.write(write).await? {
-            Done::Number(number) => Ok(number),
-            _ => Err(unknown()),
-        }
-    }
-
     async fn was(&self, write: Write) -> Result<bool, ShardError> {
         Ok(self.write(write).await? == Done::Was(true))
     }
@@ -210,8 +203,11 @@ fn arrive(
 }
 
 impl Shard for SimShard {
-    async fn append(&self, record: Bytes) -> Result<u64, ShardError> {
-        self.number(Write::Append(record)).await
+    async fn append(&self, record: Bytes) -> Result<Tip, ShardError> {
+        match self.write_in(None, Write::Append(record)).await? {
+            (Done::Number(position), epoch) => Ok(Tip { position, epoch }),
+            _ => Err(unknown()),
+        }
     }
 
     async fn read(&self, from: u64, most: usize) -> Result<Vec<Record>, ShardError> {
