@@ -2,6 +2,7 @@
 //! something else than was written. For tests only.
 
 mod changes;
+mod spelled;
 mod tests;
 
 use crate::backend::local::wal::{Files, Wal};

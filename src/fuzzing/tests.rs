@@ -1,6 +1,7 @@
 //! Each target with its corpus, and with changes of it that a seed decides.
 
-use super::{TARGETS, changes, choice};
+use super::{TARGETS, changes, choice, spelled};
+use crate::gateway::json as gateway;
 use crate::transfer::bolt;
 use crate::transfer::import::ImportError;
 use leaseway_proto::etcdserverpb as pb;
@@ -15,6 +16,8 @@ use std::time::{Duration, Instant};
 const CHANGES: u64 = 3000;
 /// How many of them are looked at for what they reach.
 const ROUNDS: u64 = 500;
+/// Valid requests of each method.
+const SPELLINGS: u64 = 60;
 /// Whatever is left of them after this is left out: the machine may be slow.
 const TIME_MAX: Duration = Duration::from_secs(8);
 
@@ -29,7 +32,24 @@ fn corpus(name: &str) -> Vec<Vec<u8>> {
     let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     files.retain(|file| name != "snapshot" || file.extension().is_some_and(|end| end == "db"));
     files.sort();
-    files.iter().map(|file| std::fs::read(file).unwrap()).collect()
+    let mut inputs: Vec<Vec<u8>> = files.iter().map(|file| std::fs::read(file).unwrap()).collect();
+    if name == "json" {
+        // One of every method's.
+        let all = (0..METHODS.len()).map(|at| {
+            let (text, _) = request_in_json(at, at as u64);
+            [&[u8::try_from(at).unwrap()], text.as_bytes()].concat()
+        });
+        inputs.extend(all);
+    }
+    inputs
+}
+
+/// A valid request of a method's, and the same in its wire encoding.
+fn request_in_json(method: usize, seed: u64) -> (String, Vec<u8>) {
+    let (mut text, mut wire) = (String::new(), Vec::new());
+    let mut random = StdRng::seed_from_u64(seed);
+    spelled::message(METHODS[method].request, 0, &mut text, &mut wire, &mut random);
+    (text, wire)
 }
 
 /// Most inputs of a known form keep it, as nearly every other change breaks it.
@@ -40,6 +60,11 @@ fn change(name: &str, input: &mut Vec<u8>, others: &[Vec<u8>], random: &mut StdR
             let mut message = input.split_off(1);
             changes::message(&mut message, others, random);
             input.append(&mut message);
+        }
+        "json" if random.random_range(0..8) != 0 && !input.is_empty() => {
+            let mut text = input.split_off(1);
+            spelled::change(&mut text, random);
+            input.append(&mut text);
         }
         "snapshot" if random.random_range(0..8) != 0 => changes::page(input, random),
         _ => changes::bytes(input, others, random),
@@ -85,6 +110,12 @@ fn request(data: &[u8]) -> Option<bool> {
     }
 }
 
+/// Whether a text is read as a request.
+fn text(data: &[u8]) -> Option<bool> {
+    let (method, text) = choice(data, METHODS)?;
+    Some(gateway::is_request(method.request, text))
+}
+
 /// Whether keys of etcd's are found in a database file.
 fn database(data: &[u8]) -> Option<bool> {
     let mut file = data.to_vec();
@@ -106,6 +137,17 @@ fn database(data: &[u8]) -> Option<bool> {
 #[test]
 fn json() {
     run("json");
+}
+
+/// Every method's requests, however they are spelled, are read as what they say.
+#[test]
+fn spellings() {
+    for (at, method) in METHODS.iter().enumerate() {
+        for seed in 0..SPELLINGS {
+            let (text, wire) = request_in_json(at, seed);
+            gateway::check_request(method.request, text.as_bytes(), &wire);
+        }
+    }
 }
 
 #[test]
@@ -154,4 +196,7 @@ fn what_lies_deep_is_reached() {
         let (with, without) = (rate(name, read, true), rate(name, read, false));
         assert!(with > 50 && with > 2 * without, "{name}: {with} %, {without} %");
     }
+    // Both what is read and what is refused, after it was taken apart.
+    let rate = rate("json", text, true);
+    assert!((10..90).contains(&rate), "{rate} %");
 }

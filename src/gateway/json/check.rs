@@ -26,6 +26,27 @@ pub fn check_text(shape: &'static Message, text: &[u8]) {
     let _ = parse(shape, text);
 }
 
+/// Takes `text` for one spelling of the message `wire`: it is read as that, and what is read of it is written and read as
+/// the same again.
+pub fn check_request(shape: &'static Message, text: &[u8], wire: &[u8]) {
+    let shown = String::from_utf8_lossy(text);
+    let read = parse(shape, text).unwrap_or_else(|error| panic!("{shown}: {error}"));
+    let spell = |message: &[u8]| {
+        let mut spelled = Vec::new();
+        assert!(print(shape, message, &mut spelled).is_ok(), "{shown}: it can't be written");
+        String::from_utf8_lossy(&spelled).into_owned()
+    };
+    assert_eq!(spell(&read), spell(wire), "{shown}");
+    let again = parse(shape, spell(wire).as_bytes()).map(|again| spell(&again));
+    assert_eq!(again, Ok(spell(wire)), "{shown}");
+    check_text(shape, text);
+}
+
+/// Whether `text` is read as a request.
+pub fn is_request(shape: &'static Message, text: &[u8]) -> bool {
+    parse(shape, text).is_ok()
+}
+
 /// Takes `bytes` for a message in its wire encoding; if they are one, it reads back as it was written.
 pub fn check_message(shape: &'static Message, bytes: &[u8]) {
     let mut spelled = Vec::new();

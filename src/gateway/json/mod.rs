@@ -18,7 +18,7 @@ mod status;
 mod timeout;
 
 #[cfg(test)]
-pub use check::{check_message, check_text};
+pub use check::{check_message, check_request, check_text, is_request};
 pub use status::http_status;
 
 use super::audited::ClientAddress;
