@@ -13,10 +13,11 @@ pub struct CompactionTold {
 }
 
 impl CompactionTold {
-    /// Begins where everything has been removed up to the revision `finished`, and gives a receiver of it.
-    pub fn new(finished: i64) -> (Self, watch::Receiver<i64>) {
+    /// Begins where everything has been removed up to the revision `finished`, and gives a receiver of it. With
+    /// `compacting` there is more to do, that an earlier process has not come to: its time is taken from here on.
+    pub fn new(finished: i64, compacting: bool) -> (Self, watch::Receiver<i64>) {
         let (finished, receiver) = watch::channel(finished);
-        (Self { finished, since: None }, receiver)
+        (Self { finished, since: compacting.then(Instant::now) }, receiver)
     }
 
     /// To be called whenever the keyspace may have come on: `finished` is the revision through which
@@ -25,8 +26,8 @@ impl CompactionTold {
         let tell = |told: &mut i64| std::mem::replace(told, finished) != finished;
         if self.finished.send_if_modified(tell) {
             let compact_revision = finished;
-            let took = self.since.take().map(|since| since.elapsed()).unwrap_or_default();
-            tracing::info!(compact_revision, ?took, "finished scheduled compaction");
+            let took = self.since.take().map(|since| tracing::field::debug(since.elapsed()));
+            tracing::info!(compact_revision, took, "finished scheduled compaction");
         }
         match (compacting, self.since) {
             (true, None) => self.since = Some(Instant::now()),
@@ -42,7 +43,7 @@ mod tests {
 
     #[test]
     fn time_is_taken_from_the_beginning_of_each_compaction() {
-        let (mut line, finished) = CompactionTold::new(0);
+        let (mut line, finished) = CompactionTold::new(0, false);
         line.note(0, false);
         assert_eq!(line.since, None);
         line.note(0, true);
@@ -56,5 +57,15 @@ mod tests {
         assert!(line.since.is_some_and(|since| since >= begun));
         line.note(9, false);
         assert_eq!(line.since, None);
+    }
+
+    #[test]
+    fn what_an_earlier_process_began_is_timed_from_the_start() {
+        let (mut line, finished) = CompactionTold::new(5, true);
+        let begun = line.since.expect("one has begun");
+        line.note(5, true);
+        assert_eq!(line.since, Some(begun));
+        line.note(9, false);
+        assert_eq!((*finished.borrow(), line.since), (9, None));
     }
 }

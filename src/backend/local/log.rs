@@ -113,7 +113,9 @@ impl LocalLog {
     /// The thread could not be started.
     pub fn start(parts: Parts) -> std::io::Result<(Self, JoinHandle<()>)> {
         let (queue, requests) = mpsc::channel(QUEUE);
-        let (compaction, finished) = CompactionTold::new(parts.machine.compaction_finished());
+        let machine = &parts.machine;
+        let (compaction, finished) =
+            CompactionTold::new(machine.compaction_finished(), machine.compacting());
         let stats = Arc::new(LogStats::default());
         let Parts { machine, wal, engine, view, publish, on_failure, on_commit } = parts;
         let waking = queue.downgrade();

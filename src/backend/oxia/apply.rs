@@ -102,7 +102,9 @@ pub struct Applying {
 pub fn prepare(parts: Parts) -> (Applying, Applier) {
     let (entries, queue) = backlog::queue();
     let (told_gateways, gateways) = watch::channel(parts.gateways.clone());
-    let (compaction, finished) = CompactionTold::new(parts.machine.compaction_finished());
+    let machine = &parts.machine;
+    let (compaction, finished) =
+        CompactionTold::new(machine.compaction_finished(), machine.compacting());
     let applier = Applier { parts, queue, told_gateways, compaction, at: 0, groups: 0, bytes: 0 };
     (Applying { entries, gateways, finished }, applier)
 }
