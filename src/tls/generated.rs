@@ -6,7 +6,8 @@ use rcgen::{
     CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
     KeyUsagePurpose,
 };
-use std::fs::{DirBuilder, OpenOptions};
+use rustls::sign::CertifiedKey;
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::Write;
 use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -41,15 +42,18 @@ pub(super) fn files(
     Ok((certificate, key))
 }
 
-/// Whether both can be used; not whether they belong together, which shows soon enough.
+/// Whether both can be used, together: a process that ends between the two files leaves a new key with an old
+/// certificate.
 fn usable(certificate: &Path, key: &Path) -> Result<(), TlsError> {
     let chain = pem::chain(certificate, &read(certificate)?)?;
     let secret = pem::key(key, &read(key)?)?;
     let provider = super::provider();
-    provider.key_provider.load_private_key(secret).map_err(|error| {
+    let signer = provider.key_provider.load_private_key(secret).map_err(|error| {
         // One that etcd made is on a curve that isn't available here.
         TlsError::content(key, error.to_string())
     })?;
+    let pair = CertifiedKey::new(chain.clone(), signer);
+    pair.keys_match().map_err(|error| TlsError::content(key, error.to_string()))?;
     let end = chain.first().and_then(|der| certificate::not_after(der));
     match end {
         Some(end) if end > super::today() => Ok(()),
@@ -99,6 +103,10 @@ fn write(path: &Path, text: &str) -> Result<(), TlsError> {
             file.sync_all()
         })
         .and_then(|()| std::fs::rename(&unfinished, path))
+        .and_then(|()| match path.parent() {
+            Some(folder) => File::open(folder)?.sync_all(),
+            None => Ok(()),
+        })
         .map_err(|source| TlsError::Write { path: path.to_owned(), source })
 }
 
@@ -129,5 +137,37 @@ mod tests {
         std::fs::write(&key, "nonsense").expect("written");
         made();
         assert_ne!(std::fs::read(&certificate).expect("a certificate"), text);
+    }
+
+    #[test]
+    fn a_pair_that_is_not_one_is_made_anew() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let hosts = ["localhost".to_owned()];
+        let made = |years| files(dir.path(), &hosts, years).expect("files");
+        let (certificate, key) = made(1);
+        let other = make(&hosts, 1).expect("a certificate");
+        let half = std::fs::read_to_string(&certificate).expect("a certificate");
+        let half = &half[..half.len() / 2];
+        let cases: [(&str, &dyn Fn()); 6] = [
+            ("the key of another", &|| std::fs::write(&key, &other.key).expect("written")),
+            ("no key", &|| std::fs::remove_file(&key).expect("removed")),
+            ("no certificate", &|| std::fs::remove_file(&certificate).expect("removed")),
+            ("half a certificate", &|| std::fs::write(&certificate, half).expect("written")),
+            ("an empty key", &|| std::fs::write(&key, "").expect("written")),
+            ("one that has expired", &|| {
+                let expired = make(&hosts, 0).expect("a certificate");
+                std::fs::write(&certificate, &expired.certificate).expect("written");
+                std::fs::write(&key, &expired.key).expect("written");
+            }),
+        ];
+        for (name, spoil) in cases {
+            // What a process has left that ended while it wrote.
+            std::fs::write(certificate.with_extension("new"), "half").expect("written");
+            spoil();
+            assert!(usable(&certificate, &key).is_err(), "{name}");
+            made(1);
+            assert!(usable(&certificate, &key).is_ok(), "{name}");
+            assert!(!certificate.with_extension("new").exists(), "{name}");
+        }
     }
 }
