@@ -430,7 +430,8 @@ impl Follow<'_> {
         Ok(())
     }
 
-    /// Leases are those that the server has, and those that keys hang on.
+    /// Leases are those that the server has, and those that keys hang on. Each has its whole time: it may have been
+    /// renewed since the snapshot, and what was noted there of how much is left counts no more.
     async fn take_leases(&self, progress: &mut Progress, batch: &mut Batch) -> Result<(), String> {
         let answer = self.remote.call(pb::LeaseLeasesRequest {}, |channel, request| async {
             LeaseClient::new(channel).lease_leases(request).await
@@ -451,28 +452,18 @@ impl Follow<'_> {
             // It ended, or was revoked, after the revision that this ends at: it ends here as well.
             granted.insert(id, progress.leases.get(&id).copied().flatten().unwrap_or(GONE_TTL));
         }
-        let mut before: BTreeMap<i64, leases::Row> = BTreeMap::new();
         for row in leases::all(&*snapshot).map_err(stored)? {
             if !granted.contains_key(&row.id) {
                 leases::delete(batch, row.id);
             }
-            before.insert(row.id, row);
         }
         for (&id, &ttl) in &granted {
             let session = if self.sessions { rand::random_range(1..=u64::MAX) } else { 0 };
-            let fresh = leases::Row {
-                id,
-                ttl,
-                session,
-                renewals: 0,
-                remaining: 0,
-                spared: false,
-                marker: String::new(),
-            };
-            match before.get(&id) {
-                Some(row) if row.ttl == ttl => {}
-                _ => leases::put(batch, &fresh),
-            }
+            let (renewals, remaining, spared, marker) = (0, 0, false, String::new());
+            leases::put(
+                batch,
+                &leases::Row { id, ttl, session, renewals, remaining, spared, marker },
+            );
         }
         progress.leases = granted.into_iter().map(|(id, ttl)| (id, Some(ttl))).collect();
         Ok(())
