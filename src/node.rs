@@ -176,6 +176,7 @@ impl Node {
         )
         .map_err(|error| error.to_string())?;
         target::check(dir.path())?;
+        target::tidy(dir.path());
         // Before there is a store: whoever mends a flag finds the directory as it was.
         let auth = Auth::new(&config.auth)?;
         let sync = !config.unsafe_no_fsync;

@@ -12,7 +12,9 @@
 use super::behind::Behind;
 use super::{Batch, Durability, Engine, Snapshot, StorageError, Table, Visit, redb_check};
 use parking_lot::{Mutex, RwLock};
+use redb::backends::FileBackend;
 use redb::{Builder, Database, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition};
+use std::fs::{File, OpenOptions};
 use std::ops::{Bound, ControlFlow};
 use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -92,7 +94,15 @@ impl RedbEngine {
     /// # Errors
     /// The file can't be opened, is not a store, or is corrupted.
     pub fn open(path: &Path, cache_bytes: usize, sync: bool) -> Result<Self, StorageError> {
-        let engine = Self::build(plain_file(path)?, cache_bytes, sync)?;
+        Self::of_file(create(path)?, cache_bytes, sync)
+    }
+
+    /// The same of a file that is open, and may have no name any more.
+    ///
+    /// # Errors
+    /// As [`RedbEngine::open`].
+    pub fn of_file(file: File, cache_bytes: usize, sync: bool) -> Result<Self, StorageError> {
+        let engine = Self::build(FileBackend::new(file).map_err(failed)?, cache_bytes, sync)?;
         let file = engine.file.clone();
         let writer = std::thread::Builder::new().name("store-sync".into());
         let writer = writer.spawn(move || file.work())?;
@@ -344,20 +354,19 @@ impl Snapshot for RedbSnapshot {
 /// # Errors
 /// The file can't be opened, or another process has it.
 pub fn open_file(path: &Path, sync: bool) -> Result<Box<dyn StorageBackend>, StorageError> {
-    let inner = plain_file(path)?;
+    let inner = FileBackend::new(create(path)?).map_err(failed)?;
     Ok(Box::new(Watched { inner, length: Arc::default(), sync }))
 }
 
-fn plain_file(path: &Path) -> Result<redb::backends::FileBackend, StorageError> {
-    let file = std::fs::OpenOptions::new()
+fn create(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new()
         .read(true)
         .write(true)
         .create(true)
         .truncate(false)
         // Whatever the directory allows: it holds hashes of passwords, and the key that signs tokens.
         .mode(0o600)
-        .open(path)?;
-    redb::backends::FileBackend::new(file).map_err(failed)
+        .open(path)
 }
 
 /// A backend whose length is known without asking it, and whose syncs can be left out.

@@ -2,7 +2,7 @@
 //! a log whose only entry founds it.
 
 use super::progress::Progress;
-use super::temporary::Folder;
+use super::temporary;
 use crate::backend::oxia::checkpoint::begin::{BeginError, POSITION, founding};
 use crate::backend::oxia::checkpoint::write::Writer;
 use crate::backend::oxia::client::{Client, Kind};
@@ -64,7 +64,7 @@ impl Keyspace {
         &self.name
     }
 
-    /// Fills a store in a folder within `scratch`, and begins the keyspace with it. `fill` returns, besides
+    /// Fills a store in a file without a name in `scratch`, and begins the keyspace with it. `fill` returns, besides
     /// what is returned here, about how many bytes there are.
     ///
     /// # Errors
@@ -77,13 +77,10 @@ impl Keyspace {
         fill: impl FnOnce(&Arc<dyn Engine>, &mut Progress) -> Result<(T, u64), String>,
     ) -> Result<T, String> {
         let stored = |error: StorageError| error.to_string();
-        let folder = Folder::new(scratch)
-            .map_err(|error| format!("cannot make a folder in {}: {error}", scratch.display()))?;
-        let store = folder.path().join("import.redb");
+        let file = temporary::file(scratch)
+            .map_err(|error| format!("cannot write in {}: {error}", scratch.display()))?;
         let engine: Arc<dyn Engine> =
-            Arc::new(RedbEngine::open(&store, CACHE_BYTES, false).map_err(stored)?);
-        // The open file is all that is needed: so nothing is left of it, however this process ends.
-        drop(folder);
+            Arc::new(RedbEngine::of_file(file, CACHE_BYTES, false).map_err(stored)?);
         let (made, bytes) = fill(&engine, progress)?;
         let (entry, found) = founding();
         let mut batch = Batch::default();

@@ -2,6 +2,7 @@
 //! when it is whole, the store last: whatever stops an import leaves no directory that a server would
 //! take for one with data, or for an empty one.
 
+use super::temporary;
 use crate::backend::local::wal::{CAPACITY, Wal};
 use crate::data_dir::DataDir;
 use crate::node::{LOGS, STORE, random_identity};
@@ -16,9 +17,8 @@ use std::sync::Arc;
 
 /// The folder in which it is made.
 const PARTIAL: &str = "import.partial";
-/// What an empty directory may have in it: our lock, what an import left that did not get far, and what
-/// file systems put into their root.
-const IGNORED: [&str; 3] = ["LOCK", PARTIAL, "lost+found"];
+/// What an empty directory may have in it: our lock, and what file systems put into their root.
+const IGNORED: [&str; 2] = ["LOCK", "lost+found"];
 const CACHE_BYTES: usize = 64 << 20;
 
 /// Makes a store in the directory at `path`, which must be empty or missing, and fills it.
@@ -31,6 +31,7 @@ pub fn make<T>(
 ) -> Result<T, String> {
     let dir = DataDir::open(path).map_err(|error| error.to_string())?;
     let failed = |error: io::Error| format!("cannot make a store in {}: {error}", path.display());
+    clear(path).map_err(failed)?;
     if let Some(name) = occupant(path).map_err(failed)? {
         return Err(format!(
             "data directory {} is not empty (it has {name}); give one that is, or that is not there",
@@ -38,7 +39,6 @@ pub fn make<T>(
         ));
     }
     let partial = path.join(PARTIAL);
-    remove(&partial).map_err(failed)?;
     DirBuilder::new().mode(0o700).create(&partial).map_err(failed)?;
     let made = build(&partial, fill);
     let moved = made.and_then(|made| {
@@ -46,7 +46,7 @@ pub fn make<T>(
         Ok(made)
     });
     // Only after the error: it is what matters.
-    let removed = remove(&partial).map_err(failed);
+    let removed = if moved.is_ok() { remove(&partial) } else { clear(path) }.map_err(failed);
     drop(dir);
     let made = moved?;
     removed?;
@@ -65,6 +65,37 @@ pub fn check(path: &Path) -> Result<(), String> {
         "an import into data directory {} was begun and not finished: import again, or delete it",
         path.display()
     ))
+}
+
+/// Removes what an import has left that was killed right after its store had got to its place.
+pub fn tidy(path: &Path) {
+    if path.join(STORE).exists()
+        && let Err(error) = remove(&path.join(PARTIAL))
+    {
+        tracing::warn!(%error, path = %path.join(PARTIAL).display(), "cannot remove what an import has left");
+    }
+}
+
+/// Removes what imports have left that were killed before. What they had moved to its place already goes first: the
+/// folder tells that it is theirs.
+fn clear(path: &Path) -> io::Result<()> {
+    let partial = path.join(PARTIAL);
+    if partial.exists() && !path.join(STORE).exists() {
+        for name in LOGS {
+            match fs::remove_file(path.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        remove(&partial)?;
+    }
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        if temporary::is_left(&entry.file_name().to_string_lossy()) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// Something that is in a directory and does not belong into an empty one.
@@ -147,5 +178,32 @@ mod tests {
         assert_eq!(names(&path), ["LOCK", STORE, LOGS[0], LOGS[1]]);
         let error = make(&path, |_| Ok(())).unwrap_err();
         assert!(error.contains("is not empty"), "{error}");
+    }
+
+    #[test]
+    fn what_a_killed_import_has_left_is_in_nobodys_way() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("data");
+        let partial = path.join(PARTIAL);
+        // Killed while it was filled, between the moves, and by an error after one of them.
+        for moved in 0..=LOGS.len() {
+            fs::create_dir_all(&partial).unwrap();
+            fs::write(partial.join(STORE), "half").unwrap();
+            fs::write(path.join("snapshot.tmp.0123456789abcdef"), "").unwrap();
+            for (number, name) in LOGS.iter().enumerate() {
+                let folder = if number < moved { &path } else { &partial };
+                fs::write(folder.join(name), "log").unwrap();
+            }
+            assert!(check(&path).unwrap_err().contains("import again"));
+            assert_eq!(make(&path, |_| Err::<(), _>("no".into())), Err("no".into()));
+            assert_eq!(names(&path), ["LOCK"]);
+        }
+        make(&path, |_| Ok(())).unwrap();
+        // Killed when only the folder was still to be removed.
+        fs::create_dir(&partial).unwrap();
+        assert!(make(&path, |_| Ok(())).unwrap_err().contains("is not empty"));
+        assert_eq!(check(&path), Ok(()));
+        tidy(&path);
+        assert_eq!(names(&path), ["LOCK", STORE, LOGS[0], LOGS[1]]);
     }
 }

@@ -1,10 +1,10 @@
-//! Files for a while. One alone has no name any more once it is open, so nothing is left of it however the
+//! Files for a while. They have no name any more once they are open, so nothing is left of them however the
 //! process ends.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
 /// What its name begins with for the moment that it has one.
 const PREFIX: &str = "snapshot.tmp.";
@@ -21,31 +21,7 @@ pub fn file(folder: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// A folder that goes, with all that is in it, when this is dropped.
-pub struct Folder {
-    path: PathBuf,
-}
-
-impl Folder {
-    /// Makes one in `parent`, for its owner only.
-    ///
-    /// # Errors
-    /// The operating system's.
-    pub fn new(parent: &Path) -> io::Result<Self> {
-        let path = parent.join(format!("leaseway.tmp.{:016x}", rand::random::<u64>()));
-        DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Self { path })
-    }
-
-    /// Where it is.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // Whatever is in the way, nobody can be told any more.
-        let _ = std::fs::remove_dir_all(&self.path);
-    }
+/// Whether a file of this name was left by a process that was killed in the moment that it had one.
+pub fn is_left(name: &str) -> bool {
+    name.starts_with(PREFIX)
 }
