@@ -7,19 +7,25 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 
-use crate::config::value::{parse_bool, parse_duration};
-use crate::config::{Endpoint, Place};
+use crate::config::options::{Flag, Options, value};
+use crate::config::value::parse_duration;
+use crate::config::{Endpoint, Place, asking};
 use crate::tls::client::{ClientFiles, configure};
 
 /// The word that asks for the check, in place of flags.
 pub const COMMAND: &str = "health";
+/// A second more than a server waits for its backend.
+const TIMEOUT: &str = "8s";
+const FLAGS: [Flag; 6] = {
+    let [ca, certificate, key, anybody] = asking::FLAGS;
+    [value("endpoint"), value("timeout"), ca, certificate, key, anybody]
+};
 /// Bytes of an answer that are looked at: what fails is said at its beginning.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
@@ -31,9 +37,7 @@ struct Question {
     files: ClientFiles,
 }
 
-/// Asks `/readyz`. `args` are the arguments after the command's name: `--endpoint URL` (default
-/// `http://127.0.0.1:2379`), `--timeout DURATION` (default `8s`, a second more than a server waits for its backend), and for `https` and `unixs` what
-/// etcdctl has: `--cacert FILE`, `--cert FILE`, `--key FILE`, `--insecure-skip-tls-verify`.
+/// Asks `/readyz`. `args` are the arguments after the command's name, as [`HEALTH`](crate::config::HEALTH) tells them.
 ///
 /// # Errors
 /// Why the server is not ready, or can't be asked, in one line.
@@ -48,67 +52,21 @@ pub fn run(args: &[String]) -> Result<(), String> {
     judge(&answer).map_err(|why| format!("{}: {why}", question.endpoint))
 }
 
-/// The texts of the flags.
-#[derive(Default)]
-struct Given<'a> {
-    endpoint: Option<&'a str>,
-    timeout: Option<&'a str>,
-    ca: Option<&'a str>,
-    certificate: Option<&'a str>,
-    key: Option<&'a str>,
-    trust_anybody: bool,
-}
-
-fn given(args: &[String]) -> Result<Given<'_>, String> {
-    let mut given = Given::default();
-    let mut rest = args.iter();
-    while let Some(arg) = rest.next() {
-        let body = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')).unwrap_or_default();
-        let (name, inline) = match body.split_once('=') {
-            Some((name, value)) => (name, Some(value)),
-            None => (body, None),
-        };
-        let target = match name {
-            "endpoint" => &mut given.endpoint,
-            "timeout" => &mut given.timeout,
-            "cacert" => &mut given.ca,
-            "cert" => &mut given.certificate,
-            "key" => &mut given.key,
-            "insecure-skip-tls-verify" => {
-                given.trust_anybody = parse_bool(inline.unwrap_or("true"))
-                    .ok_or_else(|| format!("--{name} is either true or false"))?;
-                continue;
-            }
-            _ => {
-                return Err(format!(
-                    "{arg:?} is unknown: {COMMAND} takes --endpoint URL, --timeout DURATION, \
-                     --cacert FILE, --cert FILE, --key FILE and --insecure-skip-tls-verify"
-                ));
-            }
-        };
-        let value = inline.or_else(|| rest.next().map(String::as_str));
-        *target = Some(value.ok_or_else(|| format!("--{name} needs a value"))?);
-    }
-    Ok(given)
-}
-
 fn question(args: &[String]) -> Result<Question, String> {
-    let given = given(args)?;
-    let endpoint = Endpoint::parse(given.endpoint.unwrap_or("http://127.0.0.1:2379"))
-        .map_err(|why| format!("--endpoint: {why}"))?;
-    let nanos =
-        parse_duration(given.timeout.unwrap_or("8s")).map_err(|why| format!("--timeout: {why}"))?;
+    let options = Options::parse(args, &FLAGS)?;
+    if let Some(word) = options.rest.first() {
+        return Err(format!("there is {word:?} where only flags are expected"));
+    }
+    let files = asking::files(&options)?;
+    let endpoint = options.get("endpoint").unwrap_or(asking::ENDPOINT);
+    let endpoint =
+        asking::endpoint(endpoint, &files).map_err(|why| format!("--endpoint: {why}"))?;
+    let timeout = options.get("timeout").unwrap_or(TIMEOUT);
+    let nanos = parse_duration(timeout).map_err(|why| format!("--timeout: {why}"))?;
     let timeout = u64::try_from(nanos).map(Duration::from_nanos).unwrap_or_default();
     if timeout.is_zero() {
         return Err("--timeout must be more than 0".into());
     }
-    let certificate = match (given.certificate, given.key) {
-        (Some(certificate), Some(key)) => Some((certificate.into(), key.into())),
-        (None, None) => None,
-        _ => return Err("--cert and --key belong together".into()),
-    };
-    let ca = given.ca.map(PathBuf::from);
-    let files = ClientFiles { ca, certificate, trust_anybody: given.trust_anybody };
     Ok(Question { endpoint, timeout, files })
 }
 
@@ -294,11 +252,16 @@ mod tests {
         let plain = question(&[]).expect("defaults");
         assert_eq!(plain.endpoint.to_string(), "http://127.0.0.1:2379");
         assert_eq!(plain.timeout, Duration::from_secs(8));
+        let host = question(&args(&["--endpoint", "127.0.0.1:2379"])).expect("valid");
+        assert_eq!(host.endpoint, plain.endpoint);
+        let meant = question(&args(&["--endpoints=x"])).expect_err("unknown");
+        assert!(meant.contains("Did you mean --endpoint?"), "{meant}");
         let socket = question(&args(&["-endpoint", "unix:///run/a", "--timeout=1.5s"]));
         assert_eq!(socket.expect("valid").timeout, Duration::from_millis(1500));
         for wrong in [
             &["--endpoint"][..],
-            &["--endpoint", "127.0.0.1:2379"],
+            &["--endpoint", "127.0.0.1"],
+            &["--endpoint=http://a:1", "--cacert=c"],
             &["--endpoint=https://a:1", "--cert=c"],
             &["--insecure-skip-tls-verify=maybe"],
             &["--timeout", "5"],

@@ -23,6 +23,7 @@ use leaseway::supervisor::{self, State};
 use leaseway::telemetry::{Metrics, log};
 use leaseway::tls::server::ServerTls;
 use leaseway::transfer::command as transfer;
+use leaseway::transfer::help;
 use leaseway::vital::{self, Vital};
 use leaseway_proto::etcdserverpb::AlarmType;
 use tokio::sync::watch;
@@ -34,9 +35,9 @@ use tokio::sync::watch;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    if let Some((command, args)) = command() {
+    if let Some((command, about, args)) = command() {
         if args.iter().any(|arg| ["--help", "-help", "-h"].contains(&arg.as_str())) {
-            return print(&config::commands_text());
+            return print(&config::command_text(about));
         }
         return ended(command(&args));
     }
@@ -89,18 +90,18 @@ fn arguments() -> Vec<String> {
 /// Does something else than serve.
 type Command = fn(&[String]) -> Result<(), String>;
 
-/// What the first argument asks for in place of serving, and the arguments behind it.
-fn command() -> Option<(Command, Vec<String>)> {
+/// What the first argument asks for in place of serving, what there is to know of it, and the arguments behind it.
+fn command() -> Option<(Command, &'static str, Vec<String>)> {
     let args = arguments();
     let (first, rest) = args.split_first()?;
-    let command: Command = match first.as_str() {
-        health_check::COMMAND => health_check::run,
-        "import" => transfer::import,
-        "export" => transfer::export,
-        "restore" => transfer::restore,
+    let (command, about): (Command, _) = match first.as_str() {
+        health_check::COMMAND => (health_check::run, config::HEALTH),
+        "import" => (transfer::import, help::IMPORT),
+        "export" => (transfer::export, help::EXPORT),
+        "restore" => (transfer::restore, help::RESTORE),
         _ => return None,
     };
-    Some((command, rest.to_vec()))
+    Some((command, about, rest.to_vec()))
 }
 
 /// Ends with 0 or 1 only: container engines give other codes a meaning of their own.

@@ -5,18 +5,44 @@ use std::fmt::Write;
 use super::flags::{Effect, FLAGS, Flag, Group};
 use super::value::Kind;
 use super::{ETCD_VERSION, VERSION};
-use crate::transfer::command::HELP;
 
-const HEALTH: &str = "\
-\x20 leaseway health [--endpoint http://127.0.0.1:2379] [--timeout 8s]
+/// What there is to know of `leaseway health`.
+pub const HEALTH: &str = "\
+\x20 leaseway health [--endpoint http://127.0.0.1:2379]
     Ask a running server whether it is ready (/readyz): exit code 0 if it is, else 1 and one line that
-    says why. For https: --cacert FILE, --cert FILE, --key FILE, --insecure-skip-tls-verify.
+    says why.
 
+      --endpoint URL     Where it is. Without a scheme: https if there is a flag for TLS, else http.
+      --timeout 8s       How long to wait for the answer.
+      --cacert FILE      For https: authorities that its certificate must come from; the system's without.
+      --cert FILE        A certificate to show, and
+      --key FILE         its key.
+      --insecure-skip-tls-verify
+                         Take whatever certificate it shows.
 ";
 
-/// What the commands beside the server take.
-pub fn commands_text() -> String {
-    format!("Usage:\n\n{HEALTH}{HELP}")
+/// What the commands beside the server are for, in short.
+const COMMANDS: &str = "\
+\x20 leaseway health
+    Ask a running server whether it is ready.
+
+\x20 leaseway import SNAPSHOT|DIRECTORY --data-dir DIR
+\x20 leaseway import --from-endpoint URL [--follow] --data-dir DIR
+    Move in from etcd: a saved snapshot, the data directory of an etcd that is stopped, or a running etcd.
+
+\x20 leaseway export FILE [--endpoint URL | --data-dir DIR]
+    Move out to etcd, or make a backup.
+
+\x20 leaseway restore SNAPSHOT [--data-dir DIR]
+    Start again from a backup.
+
+\x20 leaseway health|import|export|restore --help
+    Show what each of these does and which flags it has.
+";
+
+/// What a command tells of itself.
+pub fn command_text(about: &str) -> String {
+    format!("Usage:\n\n{about}")
 }
 
 /// The text of `--help`.
@@ -27,8 +53,7 @@ pub fn help_text() -> String {
          \x20 leaseway --version\n    Show the versions.\n\n\
          \x20 leaseway -h | --help\n    Show this text.\n\n",
     );
-    out.push_str(HEALTH);
-    out.push_str(HELP);
+    out.push_str(COMMANDS);
     out.push_str(
         "\n\x20 leaseway --config-file FILE\n    Read the configuration from a YAML file; other flags and \
          environment variables are then ignored.\n    Keys are the names of the flags; durations are \

@@ -5,6 +5,7 @@
 //! Nothing here opens, binds, logs or reads the clock; what should be logged is handed out as
 //! [`Note`]s because the log can only be set up once the configuration is known.
 
+pub mod asking;
 mod audit;
 mod auth;
 pub mod backend;
@@ -13,6 +14,7 @@ pub mod flags;
 mod help;
 pub mod hint;
 mod log;
+pub mod options;
 mod sources;
 pub mod tls;
 mod url;
@@ -22,7 +24,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use help::{commands_text, help_text, markdown, version_text};
+pub use help::{HEALTH, command_text, help_text, markdown, version_text};
 pub use url::{Endpoint, Place};
 
 /// The version of etcd that this server is compatible with, and reports to clients.

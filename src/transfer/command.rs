@@ -5,19 +5,19 @@ use super::fetch;
 use super::follow::{Follow, Stop};
 use super::import::Summary;
 use super::into::{self, Target};
-use super::options::{Flag, Options, switch, value};
 use super::progress::Progress;
 use super::remote::{self, Place, Remote};
-use super::source::Source;
+use super::source::{Reading, Source};
 use super::temporary;
-use crate::config::ETCD_CLUSTER_VERSION;
+use crate::config::options::{Flag, Options, switch, value};
+use crate::config::{ETCD_CLUSTER_VERSION, asking};
 use crate::data_dir::DataDir;
 use crate::node;
 use crate::storage::Engine;
 use ring::digest::{Context, SHA256};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::runtime::{Builder, Runtime};
@@ -29,27 +29,13 @@ const PIECE: usize = 1 << 20;
 /// What the file is called until it is whole.
 const PARTIAL: &str = "partial";
 
-/// What the help says of these commands.
-pub const HELP: &str = "\
-\x20 leaseway import SNAPSHOT|DIRECTORY --data-dir DIR [--skip-hash-check]
-    Move in from etcd: a saved snapshot, or the data directory of an etcd that is stopped, into an
-    empty data directory, with all revisions, leases, users and roles.
-\x20 leaseway import --from-endpoint URL [--follow] --data-dir DIR
-    The same from a running etcd, as of now. With --follow all that is written there afterwards as well,
-    until SIGINT, SIGTERM or ENTER says that it is time to cut over.
-    With --backend oxia://... in place of --data-dir, import and restore fill an empty keyspace on an
-    Oxia cluster (with --oxia-... flags as the server has them).
-\x20 leaseway export FILE [--endpoint URL | --data-dir DIR] [--storage-version 3.6.0]
-    Move out to etcd, or make a backup: a file for etcdutl snapshot restore, or for leaseway restore,
-    of a running server or of the data directory of a stopped one.
-\x20 leaseway restore SNAPSHOT [--data-dir DIR] [--bump-revision 1000000000] [--mark-compacted=true]
-    Start again from a backup. Unlike import, moves the revision on and compacts everything before,
-    so that clients who saw later revisions notice. --bump-revision 0 leaves it as it is.
-\x20 Servers that are read from are asked as etcdctl asks: --user NAME:PASSWORD (or --password), and for
-    https:// --cacert FILE, --cert FILE and --key FILE, --insecure-skip-tls-verify.
-";
-
-const IMPORT: [Flag; 3] = [value("from-endpoint"), switch("follow"), switch("skip-hash-check")];
+const IMPORT: [Flag; 5] = [
+    value("from-endpoint"),
+    switch("follow"),
+    switch("skip-hash-check"),
+    value("wal-dir"),
+    switch("skip-wal-check"),
+];
 const EXPORT: [Flag; 3] = [value("endpoint"), value("data-dir"), value("storage-version")];
 const RESTORE: [Flag; 9] = [
     value("name"),
@@ -66,12 +52,24 @@ const RESTORE: [Flag; 9] = [
 /// Versions of etcd that a file can be for. They differ in nothing else that is written.
 const STORAGE_VERSIONS: [&str; 2] = ["3.6.0", ETCD_CLUSTER_VERSION];
 
+fn import_flags() -> Vec<Flag> {
+    [&IMPORT[..], &into::FLAGS, &remote::FLAGS].concat()
+}
+
+fn export_flags() -> Vec<Flag> {
+    [&EXPORT[..], &remote::FLAGS].concat()
+}
+
+fn restore_flags() -> Vec<Flag> {
+    [&RESTORE[..], &into::FLAGS].concat()
+}
+
 /// `leaseway import`.
 ///
 /// # Errors
 /// Why nothing was imported, in one line.
 pub fn import(args: &[String]) -> Result<(), String> {
-    let options = Options::parse(args, &[&IMPORT[..], &into::FLAGS, &remote::FLAGS].concat())?;
+    let options = Options::parse(args, &import_flags())?;
     let missing = missing(&options);
     if !missing.is_empty() {
         return Err(missing.join("; and "));
@@ -84,8 +82,15 @@ pub fn import(args: &[String]) -> Result<(), String> {
         None if follow => return Err("--follow goes with --from-endpoint".into()),
         None => {
             let path = options.one("the snapshot's file, or etcd's data directory,")?;
-            let skip = options.is_on("skip-hash-check", false)?;
-            (Source::open(Path::new(path), skip, &mut progress)?, None)
+            let reading = Reading {
+                skip_hash_check: options.is_on("skip-hash-check", false)?,
+                wal_dir: options.get("wal-dir").map(Into::into),
+                skip_wal_check: options.is_on("skip-wal-check", false)?,
+            };
+            (Source::open(Path::new(path), &reading, &mut progress)?, None)
+        }
+        Some(_) if options.get("wal-dir").is_some() => {
+            return Err("--wal-dir goes with etcd's data directory".into());
         }
         Some(endpoint) if options.rest.is_empty() => {
             let remote = runtime.block_on(Remote::connect(Place::of(endpoint, &options)?))?;
@@ -131,7 +136,7 @@ async fn follow_until_told(follow: &Follow<'_>, summary: &mut Summary) -> Result
 /// # Errors
 /// Why nothing was restored, in one line.
 pub fn restore(args: &[String]) -> Result<(), String> {
-    let options = Options::parse(args, &[&RESTORE[..], &into::FLAGS].concat())?;
+    let options = Options::parse(args, &restore_flags())?;
     let path = options.one("the snapshot's file")?;
     let bump = bump(&options)?;
     let skip = options.is_on("skip-hash-check", false)?;
@@ -139,7 +144,8 @@ pub fn restore(args: &[String]) -> Result<(), String> {
     let runtime = runtime()?;
     let target = Target::open(&options, Some(&default), &runtime)?;
     let mut progress = Progress::new();
-    let source = Source::open(Path::new(path), skip, &mut progress)?;
+    let reading = Reading { skip_hash_check: skip, ..Reading::default() };
+    let source = Source::open(Path::new(path), &reading, &mut progress)?;
     let to = target.name();
     let summary = target.fill(source, bump, &runtime, &mut progress, |_, _| Ok(()))?;
     say(&format!("restored {path} into {to}: {}", told(&summary)))
@@ -168,19 +174,19 @@ fn bump(options: &Options) -> Result<Option<i64>, String> {
 /// # Errors
 /// Why there is no file, in one line.
 pub fn export(args: &[String]) -> Result<(), String> {
-    let options = Options::parse(args, &[&EXPORT[..], &remote::FLAGS].concat())?;
+    let options = Options::parse(args, &export_flags())?;
     let path = Path::new(options.one("the file to write")?);
     if path.exists() {
         return Err(format!("{} is there already", path.display()));
     }
-    let partial = PathBuf::from(format!("{}.{PARTIAL}", path.display()));
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(format!(".{PARTIAL}"));
+    let partial = PathBuf::from(partial);
     let failed = |error: io::Error| format!("cannot write {}: {error}", partial.display());
-    let mut out = OpenOptions::new();
-    let out = out.read(true).write(true).create(true).truncate(true).mode(0o600);
-    let mut file = out.open(&partial).map_err(failed)?;
+    let mut file = begin(&partial).map_err(failed)?;
     let written = fill_file(&options, &mut file);
     let finished = written.and_then(|bytes| {
-        file.sync_all().and_then(|()| fs::rename(&partial, path)).map_err(failed)?;
+        finish(&file, &partial, path).map_err(failed)?;
         Ok(bytes)
     });
     if finished.is_err() {
@@ -188,6 +194,27 @@ pub fn export(args: &[String]) -> Result<(), String> {
         let _ = fs::remove_file(&partial);
     }
     say(&format!("wrote {} bytes to {}", finished?, path.display()))
+}
+
+/// Begins a file for its owner only, in place of what an export that was killed has left of it.
+fn begin(partial: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let file = file.open(partial)?;
+    if let Err(TryLockError::WouldBlock) = file.try_lock() {
+        return Err(io::Error::other("another process is writing it"));
+    }
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    file.set_len(0)?;
+    Ok(file)
+}
+
+/// Gives a file that is whole its name, durably.
+fn finish(file: &File, partial: &Path, path: &Path) -> io::Result<()> {
+    file.sync_all()?;
+    fs::rename(partial, path)?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 fn fill_file(options: &Options, file: &mut File) -> Result<u64, String> {
@@ -207,7 +234,7 @@ fn fill_file(options: &Options, file: &mut File) -> Result<u64, String> {
             Err("--storage-version goes with --data-dir".into())
         }
         (None, endpoint) => {
-            let endpoint = endpoint.unwrap_or("http://127.0.0.1:2379");
+            let endpoint = endpoint.unwrap_or(asking::ENDPOINT);
             let place = Place::of(endpoint, options)?;
             runtime()?.block_on(async {
                 let remote = Remote::connect(place).await?;
@@ -298,6 +325,8 @@ fn say(text: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transfer::help;
+    use std::collections::BTreeSet;
 
     fn bumped(args: &[&str]) -> Result<Option<i64>, String> {
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
@@ -316,6 +345,42 @@ mod tests {
         assert!(into.contains("import into") && !into.contains("import from"), "{into}");
         let from = parts(&["--data-dir=x"]);
         assert!(from.contains("import from") && !from.contains("import into"), "{from}");
+    }
+
+    /// The flags that a text names.
+    fn named(text: &str) -> BTreeSet<&str> {
+        let flags = text.split("--").skip(1);
+        flags
+            .filter_map(|rest| {
+                rest.split(|it: char| !it.is_ascii_alphanumeric() && it != '-').next()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn each_command_tells_of_its_flags_and_of_no_others() {
+        for (flags, text) in [
+            (import_flags(), help::IMPORT),
+            (export_flags(), help::EXPORT),
+            (restore_flags(), help::RESTORE),
+        ] {
+            let known: BTreeSet<&str> = flags.iter().map(|flag| flag.name).collect();
+            assert_eq!(named(text), known);
+        }
+    }
+
+    #[test]
+    fn what_an_export_that_was_killed_has_left_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let (partial, whole) = (dir.path().join("a.partial"), dir.path().join("a"));
+        fs::write(&partial, "half").unwrap();
+        fs::set_permissions(&partial, Permissions::from_mode(0o644)).unwrap();
+        let file = begin(&partial).unwrap();
+        assert!(begin(&partial).unwrap_err().to_string().contains("another process"));
+        let found = file.metadata().unwrap();
+        assert_eq!((found.len(), found.permissions().mode() & 0o777), (0, 0o600));
+        finish(&file, &partial, &whole).unwrap();
+        assert!(whole.exists() && !partial.exists());
     }
 
     #[test]

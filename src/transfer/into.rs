@@ -2,12 +2,12 @@
 
 use super::cluster::Keyspace;
 use super::import::{Import, ImportError, Settings, Summary};
-use super::options::{Flag, Options, value};
 use super::progress::Progress;
 use super::source::Source;
 use super::target;
 use crate::backend::oxia::checkpoint::begin::POSITION;
 use crate::config::backend::{self, Backend};
+use crate::config::options::{Flag, Options, value};
 use crate::storage::Engine;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -68,11 +68,14 @@ impl Target {
         }
     }
 
-    /// A folder with room for as much as is imported.
+    /// A folder with room for as much as is imported: on the file system that is filled, if it is one.
     pub fn room(&self) -> &Path {
-        let here = Path::new(".");
         match self {
-            Self::Directory(dir) => dir.parent().filter(|parent| parent.is_dir()).unwrap_or(here),
+            // Not its parent's, if it is there: it may be a file system of its own.
+            Self::Directory(dir) => {
+                let there = dir.ancestors().find(|folder| folder.is_dir());
+                there.unwrap_or(Path::new("."))
+            }
             Self::Keyspace(_, scratch) => scratch,
         }
     }
@@ -116,5 +119,19 @@ impl Target {
                 keyspace.fill(&scratch, runtime, progress, fill)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_received_lies_where_it_is_going_to() {
+        let there = tempfile::tempdir().unwrap();
+        let room = |dir: &Path| Target::Directory(dir.into()).room().to_owned();
+        assert_eq!(room(there.path()), there.path());
+        assert_eq!(room(&there.path().join("a/b")), there.path());
+        assert_eq!(room(Path::new("not-there")), Path::new("."));
     }
 }

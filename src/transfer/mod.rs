@@ -14,7 +14,7 @@
 //! | [`remote`] | a running server: connections, TLS, users |
 //! | [`fetch`] | a file from a running server |
 //! | [`follow`] | what changes at that server afterwards, until the cut-over |
-//! | [`command`] | `leaseway import`, `export` and `restore` |
+//! | [`command`] | `leaseway import`, `export` and `restore`; [`help`], what they tell of themselves |
 //!
 //! Relies on the storage tables alone. Deliberately absent: the log and what commands mean, so that
 //! nothing here depends on how a keyspace came to be what it is.
@@ -25,9 +25,9 @@ pub mod command;
 pub mod export;
 mod fetch;
 mod follow;
+pub mod help;
 pub mod import;
 mod into;
-mod options;
 pub mod progress;
 pub mod raft_log;
 mod remote;

@@ -18,12 +18,14 @@ use std::path::{Path, PathBuf};
 
 const ENTRY: i64 = 2;
 const CHECKSUM: i64 = 4;
+const SNAPSHOT: i64 = 5;
 /// Bytes of a record, far above what etcd's largest request leads to.
 const RECORD_BYTES_MAX: u64 = 512 << 20;
 
 /// Fields of a command (`InternalRaftRequest`) that leave keys, leases, users and alarms as they are: its
-/// id, its header, checkpoints of leases, and what concerns the cluster's members and version.
-const HARMLESS: [u32; 6] = [1, 11, 100, 1300, 1301, 1302];
+/// id, its header, and what concerns the cluster's members and version. Not those of leases' time: one may say
+/// that a lease was renewed of which the database says that it ends soon.
+const HARMLESS: [u32; 5] = [1, 100, 1300, 1301, 1302];
 /// In commands before 3.6, field 2 is about members and versions as well, in one of two forms: a
 /// message, or the method of an old request.
 const OLD: u32 = 2;
@@ -48,6 +50,22 @@ struct Entry {
     data: Option<Vec<u8>>,
 }
 
+/// What a snapshot's record says of it.
+#[derive(Clone, PartialEq, Message)]
+struct Mark {
+    #[prost(uint64, optional, tag = "1")]
+    index: Option<u64>,
+}
+
+/// What a log has to say of a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Number of commands that are not in the database, and would change something.
+    pub behind: usize,
+    /// Index of the last entry or snapshot that the log knows of. Whatever is in a database has been in its log before.
+    pub last: u64,
+}
+
 /// Why the log can't be judged.
 #[derive(Debug, thiserror::Error)]
 pub enum RaftLogError {
@@ -69,22 +87,30 @@ pub enum RaftLogError {
     },
 }
 
-/// Number of commands in the log below `folder` that are behind `index`, which is that of the last command in the
-/// database, and would change something.
+/// What the log in `folder` has to say of a database whose last command has this index; nothing if there is no log.
 ///
 /// # Errors
-/// See [`RaftLogError`]. A folder that is not there has no commands.
-pub fn commands_behind(folder: &Path, index: u64) -> Result<usize, RaftLogError> {
-    let mut checksum = 0;
+/// See [`RaftLogError`].
+pub fn look(folder: &Path, index: u64) -> Result<Option<Found>, RaftLogError> {
+    let files = files(folder)?;
+    if files.is_empty() {
+        return Ok(None);
+    }
+    let (mut checksum, mut last) = (0, 0);
     // Indices of commands found so far, ascending: what a later leader overwrote is taken back.
     let mut behind: Vec<u64> = Vec::new();
-    for path in files(folder)? {
+    for path in files {
         let mut records = Records::open(&path)?;
         while let Some(record) = records.next(&mut checksum)? {
+            if record.kind() == SNAPSHOT {
+                let mark = Mark::decode(record.data()).map_err(|_| records.damaged("no mark"))?;
+                last = last.max(mark.index());
+            }
             if record.kind() != ENTRY {
                 continue;
             }
             let entry = Entry::decode(record.data()).map_err(|_| records.damaged("no entry"))?;
+            last = last.max(entry.index());
             while behind.last().is_some_and(|last| *last >= entry.index()) {
                 behind.pop();
             }
@@ -93,7 +119,7 @@ pub fn commands_behind(folder: &Path, index: u64) -> Result<usize, RaftLogError>
             }
         }
     }
-    Ok(behind.len())
+    Ok(Some(Found { behind: behind.len(), last }))
 }
 
 fn files(folder: &Path) -> Result<Vec<PathBuf>, RaftLogError> {
@@ -246,6 +272,12 @@ mod tests {
     const PUT: &[u8] = b"\x08\x01\x22\x03\x0a\x01k";
     const ANNOUNCE: &[u8] = b"\x08\x01\xaa\x51\x00";
     const OLD_ANNOUNCE: &[u8] = b"\x08\x01\x12\x03PUT\x1a\x02/0";
+    /// How much is left of a lease.
+    const CHECKPOINT: &[u8] = b"\x08\x01\x5a\x00";
+
+    fn behind(dir: &tempfile::TempDir, index: u64) -> usize {
+        look(dir.path(), index).unwrap().expect("a log").behind
+    }
 
     #[test]
     fn commands_behind_the_index_are_counted_and_what_was_overwritten_is_not() {
@@ -254,10 +286,11 @@ mod tests {
         let mut second = file(&mut sum, &[(7, OLD_ANNOUNCE), (8, PUT), (9, PUT)]);
         second.resize(second.len() + 100, 0);
         let dir = folder(&[&first, &second]);
-        assert_eq!(commands_behind(dir.path(), 4).unwrap(), 3, "5, 8 and 9");
-        assert_eq!(commands_behind(dir.path(), 8).unwrap(), 1);
-        assert_eq!(commands_behind(dir.path(), 9).unwrap(), 0);
-        assert_eq!(commands_behind(&dir.path().join("none"), 0).unwrap(), 0);
+        assert_eq!(behind(&dir, 4), 3, "5, 8 and 9");
+        assert_eq!(behind(&dir, 8), 1);
+        assert_eq!(look(dir.path(), 9).unwrap(), Some(Found { behind: 0, last: 9 }));
+        assert_eq!(look(&dir.path().join("none"), 0).unwrap(), None);
+        assert_eq!(look(folder(&[]).path(), 0).unwrap(), None);
     }
 
     #[test]
@@ -265,18 +298,18 @@ mod tests {
         let mut sum = 0;
         let whole = file(&mut sum, &[(1, PUT), (2, PUT)]);
         let torn = folder(&[&whole[..whole.len() - 9]]);
-        assert_eq!(commands_behind(torn.path(), 0).unwrap(), 1);
+        assert_eq!(behind(&torn, 0), 1);
         let mut flipped = whole.clone();
         flipped[whole.len() - 60] ^= 1;
         let flipped = folder(&[&flipped]);
-        let error = commands_behind(flipped.path(), 0).unwrap_err().to_string();
+        let error = look(flipped.path(), 0).unwrap_err().to_string();
         assert!(error.contains("damaged"), "{error}");
     }
 
     #[test]
     fn only_what_is_known_to_be_harmless_is() {
         assert!(is_harmless(b"") && is_harmless(ANNOUNCE) && is_harmless(OLD_ANNOUNCE));
-        for command in [PUT, b"\x08", b"\x12\xff", b"\x32\x00", b"\xc2\x3e\x00"] {
+        for command in [PUT, CHECKPOINT, b"\x08", b"\x12\xff", b"\x32\x00", b"\xc2\x3e\x00"] {
             assert!(!is_harmless(command), "{command:?}");
         }
     }

@@ -1,9 +1,9 @@
 //! A running server that is asked: etcd, or Leaseway. As whom and how is said by the flags that etcdctl
 //! has for it.
 
-use super::options::{Flag, Options, switch, value};
-use crate::config::{self, Endpoint};
-use crate::tls::client::{ClientFiles, configure};
+use crate::config::options::{Flag, Options, value};
+use crate::config::{self, Endpoint, asking};
+use crate::tls::client::configure;
 use hyper_util::rt::TokioIo;
 use leaseway_proto::etcdserverpb::AuthenticateRequest;
 use leaseway_proto::etcdserverpb::auth_client::AuthClient;
@@ -28,14 +28,10 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
 /// Flags that say as whom a server is asked, and how it is checked.
-pub const FLAGS: [Flag; 6] = [
-    value("user"),
-    value("password"),
-    value("cacert"),
-    value("cert"),
-    value("key"),
-    switch("insecure-skip-tls-verify"),
-];
+pub const FLAGS: [Flag; 6] = {
+    let [ca, certificate, key, anybody] = asking::FLAGS;
+    [value("user"), value("password"), ca, certificate, key, anybody]
+};
 
 /// How long making a connection may take, TLS included.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -66,33 +62,14 @@ impl Place {
     /// # Errors
     /// What is wrong with them, in one line.
     pub fn of(endpoint: &str, options: &Options) -> Result<Self, String> {
-        let files = files(options)?;
-        let encrypted = files != ClientFiles::default();
-        let url = match endpoint.contains("://") {
-            true => endpoint.to_owned(),
-            false if encrypted => format!("https://{endpoint}"),
-            false => format!("http://{endpoint}"),
-        };
-        let url = Endpoint::parse(&url)?;
+        let files = asking::files(options)?;
+        let url = asking::endpoint(endpoint, &files)?;
         let tls = match url.tls {
             true => Some(configure(&files, &["h2"]).map_err(|error| format!("TLS: {error}"))?),
-            false if encrypted => {
-                return Err(format!("{endpoint} is spoken to without TLS: give an https:// URL"));
-            }
             false => None,
         };
         Ok(Self { endpoint: endpoint.into(), url, user: user(options)?, tls: tls.map(Arc::new) })
     }
-}
-
-fn files(options: &Options) -> Result<ClientFiles, String> {
-    let certificate = match (options.get("cert"), options.get("key")) {
-        (Some(certificate), Some(key)) => Some((certificate.into(), key.into())),
-        (None, None) => None,
-        _ => return Err("--cert and --key belong together".into()),
-    };
-    let trust_anybody = options.is_on("insecure-skip-tls-verify", false)?;
-    Ok(ClientFiles { ca: options.get("cacert").map(Into::into), certificate, trust_anybody })
 }
 
 fn user(options: &Options) -> Result<Option<User>, String> {
@@ -310,17 +287,12 @@ mod tests {
     }
 
     #[test]
-    fn the_scheme_says_whether_tls_is_spoken() {
+    fn files_are_read_before_anybody_is_asked() {
         let tls = |endpoint: &str, args: &[&str]| {
             Place::of(endpoint, &options(args)).map(|place| place.tls.is_some())
         };
-        let anybody = "--insecure-skip-tls-verify";
-        assert_eq!(tls("http://127.0.0.1:1", &[]), Ok(false));
         assert_eq!(tls("127.0.0.1:1", &[]), Ok(false));
-        assert_eq!(tls("127.0.0.1:1", &[anybody]), Ok(true));
-        assert_eq!(tls("https://127.0.0.1:1", &[anybody]), Ok(true));
-        assert!(tls("http://127.0.0.1:1", &[anybody]).is_err());
-        assert!(tls("https://127.0.0.1:1", &["--cert=a"]).is_err());
+        assert_eq!(tls("127.0.0.1:1", &["--insecure-skip-tls-verify"]), Ok(true));
         assert!(
             tls("https://127.0.0.1:1", &["--cacert=/nowhere"]).unwrap_err().contains("/nowhere")
         );

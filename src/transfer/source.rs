@@ -26,9 +26,20 @@ pub struct Source {
     pub log: RaftLog,
 }
 
-/// The log beside a database, if there is one.
+/// The log that belongs to a database, if there has to be one.
 pub struct RaftLog {
     folder: Option<PathBuf>,
+}
+
+/// What is known of a source beforehand, and what of it is not checked.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    /// A file may come without a checksum.
+    pub skip_hash_check: bool,
+    /// Where the log is of an etcd that was started with `--wal-dir`.
+    pub wal_dir: Option<PathBuf>,
+    /// A database may come without its log.
+    pub skip_wal_check: bool,
 }
 
 impl Source {
@@ -36,13 +47,12 @@ impl Source {
     ///
     /// # Errors
     /// Why it can't be used, in one line.
-    pub fn open(
-        path: &Path,
-        skip_hash_check: bool,
-        progress: &mut Progress,
-    ) -> Result<Source, String> {
+    pub fn open(path: &Path, reading: &Reading, progress: &mut Progress) -> Result<Source, String> {
+        if reading.wal_dir.is_some() && reading.skip_wal_check {
+            return Err("give either --wal-dir or --skip-wal-check".into());
+        }
         if path.is_dir() {
-            return Self::of_member(path);
+            return Self::of_member(path, reading);
         }
         let name = path.display().to_string();
         let failed = |error| format!("cannot read {name}: {error}");
@@ -55,8 +65,14 @@ impl Source {
                  run leaseway export on it first"
             ));
         }
-        if skip_hash_check {
-            return Self::of_file(file, name, None);
+        if reading.skip_hash_check {
+            // It may be etcd's own file, and not a copy.
+            lock(&file, &name)?;
+            let log = reading.wal_dir.clone().or_else(|| log_beside(path));
+            return Self::of_file(file, name, log.filter(|_| !reading.skip_wal_check));
+        }
+        if reading.wal_dir.is_some() {
+            return Err(format!("{name} is a file, and --wal-dir goes with etcd's data directory"));
         }
         if length % SECTOR != CHECKSUM {
             return Err(format!(
@@ -71,7 +87,7 @@ impl Source {
         Self::of_file(file, name, None)
     }
 
-    fn of_member(path: &Path) -> Result<Source, String> {
+    fn of_member(path: &Path, reading: &Reading) -> Result<Source, String> {
         refuse_own(path)?;
         let member = path.join("member");
         let member = if member.is_dir() { member } else { path.to_owned() };
@@ -81,14 +97,9 @@ impl Source {
             let shown = path.display();
             format!("{shown} is no data directory of etcd: cannot read {name}: {error}")
         })?;
-        match file.try_lock_shared() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(format!("{name} is in use: stop etcd first, or save a snapshot"));
-            }
-            Err(TryLockError::Error(error)) => return Err(format!("cannot lock {name}: {error}")),
-        }
-        Self::of_file(file, name, Some(member.join("wal")))
+        lock(&file, &name)?;
+        let log = reading.wal_dir.clone().unwrap_or_else(|| member.join("wal"));
+        Self::of_file(file, name, Some(log).filter(|_| !reading.skip_wal_check))
     }
 
     fn of_file(file: File, name: String, log: Option<PathBuf>) -> Result<Source, String> {
@@ -103,6 +114,24 @@ impl Source {
     pub fn received(file: File, place: &str) -> Result<Source, String> {
         Self::of_file(file, place.into(), None)
     }
+}
+
+/// Makes sure that no etcd writes to its database meanwhile.
+fn lock(file: &File, name: &str) -> Result<(), String> {
+    match file.try_lock_shared() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => {
+            Err(format!("{name} is in use: stop etcd first, or save a snapshot"))
+        }
+        Err(TryLockError::Error(error)) => Err(format!("cannot lock {name}: {error}")),
+    }
+}
+
+/// The log beside a database that lies where etcd keeps its own.
+fn log_beside(database: &Path) -> Option<PathBuf> {
+    let folder = database.parent().filter(|folder| folder.ends_with("snap"))?;
+    let log = folder.parent()?.join("wal");
+    (database.ends_with("db") && log.is_dir()).then_some(log)
 }
 
 /// Says what to do with a data directory of Leaseway's, which is in no need of being imported.
@@ -130,16 +159,28 @@ impl RaftLog {
     /// It has, or can't be read.
     pub fn check(&self, index: u64) -> Result<(), String> {
         let Some(log) = &self.folder else { return Ok(()) };
-        let behind = raft_log::commands_behind(log, index).map_err(|error| error.to_string())?;
-        if behind == 0 {
-            return Ok(());
+        let shown = log.display();
+        let Some(found) = raft_log::look(log, index).map_err(|error| error.to_string())? else {
+            return Err(format!(
+                "{shown} has no log of etcd's, which may hold what is not in the database yet: if etcd was started with \
+                 --wal-dir, give the same here; with --skip-wal-check the database alone is read"
+            ));
+        };
+        if found.last < index {
+            return Err(format!(
+                "etcd's log in {shown} ends at entry {}, and what is in the database goes on to {index}: they do not \
+                 belong together; with --skip-wal-check the database alone is read",
+                found.last
+            ));
         }
-        Err(format!(
-            "etcd's log in {} holds {behind} commands that are not in its database yet, and only the \
-             database is read: start etcd on the directory once more and stop it with SIGTERM, or \
-             save a snapshot",
-            log.display()
-        ))
+        match found.behind {
+            0 => Ok(()),
+            behind => Err(format!(
+                "etcd's log in {shown} holds {behind} commands that are not in its database yet, and only the \
+                 database is read: start etcd on the directory once more and stop it with SIGTERM, or \
+                 save a snapshot"
+            )),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The command line of a subcommand: flags as Go's programs have them, and what is none.
 
-use crate::config::hint;
-use crate::config::value::parse_bool;
+use super::hint;
+use super::value::parse_bool;
 
 /// A flag that is known.
 #[derive(Clone, Copy, Debug)]
