@@ -54,7 +54,7 @@ const GATEWAY_FLAGS: &[(&str, Level, &str)] = &[
     ("corrupt-check-time", Level::Info, ALONE),
     ("compact-hash-check-time", Level::Info, ALONE),
 ];
-const ALONE: &str = "a single server has nobody to compare with";
+pub(super) const ALONE: &str = "a single server has nobody to compare with";
 /// The same for a server with data of its own.
 const LOCAL_FLAGS: &[(&str, Level, &str)] =
     &[("unsafe-no-fsync", Level::Warn, "a gateway keeps nothing that has to reach its disk")];

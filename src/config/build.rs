@@ -41,6 +41,7 @@ pub(super) fn build(
     let advertise_peer = advertised(values, "initial-advertise-peer-urls")?;
     let advertise_client = advertised(values, "advertise-client-urls")?;
     check_cluster(values)?;
+    super::idle::check_gates(values)?;
     let lease = lease_limits(values)?;
     let missing_advertise =
         values.is_set("listen-client-urls") && !values.is_set("advertise-client-urls");
@@ -65,7 +66,7 @@ pub(super) fn build(
     };
     let backend = super::backend::build(values, &mut notes)?;
     let unsafe_no_fsync = backend == super::backend::Backend::Local && no_fsync(values, &mut notes);
-    Ok(Config {
+    let mut config = Config {
         data_dir,
         backend,
         listen_client,
@@ -97,8 +98,11 @@ pub(super) fn build(
         enable_ui: values.switch("enable-ui"),
         comparisons: comparisons(values)?,
         name,
-        notes,
-    })
+        notes: Vec::new(),
+    };
+    config.notes = notes;
+    super::idle::note(values, &mut config);
+    Ok(config)
 }
 
 fn comparisons(values: &Values) -> Result<Comparisons, ConfigError> {
@@ -139,7 +143,13 @@ fn check_bind(urls: &[Endpoint]) -> Result<(), ConfigError> {
 fn advertised(values: &Values, name: &str) -> Result<Vec<Endpoint>, ConfigError> {
     let urls = urls(values, name)?;
     urls.iter().try_for_each(Endpoint::check_host).map_err(|why| {
-        ConfigError::new(format!("--{name} {:?} must be \"host:port\" ({why})", values.text(name)))
+        let form = match name {
+            "advertise-client-urls" => {
+                "in the format \"host:port\", \"unix:/path/to/socket\" or \"unixs:/path/to/socket\""
+            }
+            _ => "\"host:port\"",
+        };
+        ConfigError::new(format!("--{name} {:?} must be {form} ({why})", values.text(name)))
     })?;
     Ok(urls)
 }
@@ -157,6 +167,10 @@ fn check_cluster(values: &Values) -> Result<(), ConfigError> {
         return Err(ConfigError::new(
             "both --discovery-token and --discovery-endpoints must be set",
         ));
+    }
+    let endpoints = values.text("discovery-endpoints");
+    if !endpoints.is_empty() && endpoints.split(',').any(|endpoint| endpoint.trim().is_empty()) {
+        return Err(ConfigError::new("--discovery-endpoints must not contain empty endpoints"));
     }
     if values.text("discovery-fallback") == "proxy" {
         return Err(ConfigError::new(

@@ -13,6 +13,7 @@ mod build;
 pub mod flags;
 mod help;
 pub mod hint;
+mod idle;
 mod log;
 pub mod options;
 mod sources;

@@ -21,6 +21,11 @@ impl Values {
         self.given.contains_key(name)
     }
 
+    /// Whether the flag's value is what it would be if none was given.
+    pub fn is_default(&self, name: &str) -> bool {
+        flags::find(name).is_some_and(|flag| flag.default == self.text(name))
+    }
+
     /// The value of the flag as text.
     pub fn text(&self, name: &str) -> &str {
         debug_assert!(flags::find(name).is_some(), "flag {name} is not declared");

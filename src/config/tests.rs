@@ -436,6 +436,63 @@ fn flags_without_effect_leave_a_note() {
 }
 
 #[test]
+fn flags_without_what_makes_them_count_leave_a_note() {
+    let urls = ["--listen-client-urls=https://127.0.0.1:1", "--advertise-client-urls=https://a:1"];
+    let tls = [&urls[..], &["--cert-file=c", "--key-file=k"]].concat();
+    let oxia = ["--backend=oxia://a:1"];
+    for (context, arg, level) in [
+        (&[][..], "--trusted-ca-file=t", Level::Warn),
+        (&[], "--client-crl-file=r", Level::Warn),
+        (&[], "--client-cert-allowed-hostname=h", Level::Warn),
+        (&[], "--cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", Level::Info),
+        (&[], "--tls-min-version=TLS1.3", Level::Info),
+        (&[], "--tls-max-version=TLS1.3", Level::Info),
+        (&[], "--self-signed-cert-validity=2", Level::Info),
+        (&tls, "--client-crl-file=r", Level::Warn),
+        (&tls, "--client-cert-allowed-hostname=h", Level::Warn),
+        (&tls, "--self-signed-cert-validity=2", Level::Info),
+        (&[], "--log-rotation-config-json={}", Level::Info),
+        (&[], "--distributed-tracing-address=a:1", Level::Info),
+        (&[], "--audit-log-level=all", Level::Warn),
+        (&["--auth-token=jwt,sign-method=RS256"], "--auth-token-ttl=5", Level::Warn),
+        (&oxia, "--compact-hash-check-time=5s", Level::Info),
+    ] {
+        let config = ok(&[context, &[arg]].concat());
+        let [note] = &config.notes[..] else { panic!("{arg}: {:?}", config.notes) };
+        let name = arg.split_once('=').map(|(name, _)| name.to_owned());
+        assert_eq!((note.level, Some(&note.fields[0].1)), (level, name.as_ref()), "{arg}");
+    }
+    // What says no more than the default, and what has all that it needs.
+    assert_eq!(ok(&["--tls-min-version=TLS1.2", "--audit-log-level=writes"]).notes, []);
+    let more = ["--trusted-ca-file=t", "--client-crl-file=r", "--tls-min-version=TLS1.3"];
+    assert_eq!(ok(&[&tls[..], &more].concat()).notes, []);
+    let compared = ["--feature-gates=CompactHashCheck=true", "--compact-hash-check-time=5s"];
+    assert_eq!(ok(&[&oxia[..], &compared].concat()).notes, []);
+}
+
+#[test]
+fn feature_gates_without_effect_leave_a_note() {
+    let noted = |gates: &str, more: &[&str]| {
+        let gates = format!("--feature-gates={gates}");
+        let config = ok(&[&[gates.as_str()], more].concat());
+        let names = config.notes.iter().map(|note| note.fields[0].1.clone());
+        names.collect::<Vec<String>>().join(",")
+    };
+    let oxia = ["--backend=oxia://a:1"];
+    let both = "InitialCorruptCheck=true,PriorityRequest=true";
+    assert_eq!(noted(both, &[]), "InitialCorruptCheck,PriorityRequest");
+    assert_eq!(noted(both, &oxia), "PriorityRequest");
+    assert_eq!(noted("AllAlpha=true", &oxia), "");
+    assert_eq!(noted("FastLeaseKeepAlive=true,PriorityRequest=false", &[]), "");
+    assert_eq!(noted("FastLeaseKeepAlive=false", &[]), "FastLeaseKeepAlive");
+    let error = err(&["--feature-gates=LeaseCheckpointPersist=true"]);
+    let want = "enabling feature gate LeaseCheckpointPersist requires enabling feature gate LeaseCheckpoint";
+    assert_eq!((error.message.as_str(), error.exit_code), (want, 1));
+    let both = "LeaseCheckpoint=true,LeaseCheckpointPersist=true";
+    assert_eq!(noted(both, &[]), "LeaseCheckpoint,LeaseCheckpointPersist");
+}
+
+#[test]
 fn a_slip_of_the_finger_gets_a_hint() {
     let hint = |args: &[&str]| err(args).hint.unwrap_or_default();
     assert_eq!(

@@ -113,14 +113,26 @@ fn check_gates(text: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// What is said of each feature gate that is named, the last word of each.
+pub fn gates(text: &str) -> impl Iterator<Item = (&'static str, bool)> {
+    let said = |of: &&'static str| {
+        let pairs = text.split(',').filter_map(|part| part.split_once('='));
+        let mine = pairs.filter(|(name, _)| name.trim() == *of);
+        let on = mine.filter_map(|(_, value)| parse_bool(value.trim())).next_back();
+        on.map(|on| (*of, on))
+    };
+    GATES.iter().filter_map(said)
+}
+
+/// Whether etcd has a feature gate on unless told otherwise.
+pub fn gate_default(name: &str) -> bool {
+    ["FastLeaseKeepAlive", "TxnModeWriteWithSharedBuffer"].contains(&name)
+}
+
 /// Whether a feature gate that is off by default, and not for everybody yet ("alpha"), is on. What is said of it
 /// itself counts more than what is said of all; of several, the last.
 pub fn alpha_gate(text: &str, name: &str) -> bool {
-    let said = |of: &str| {
-        let pairs = text.split(',').filter_map(|part| part.split_once('='));
-        let mine = pairs.filter(|(name, _)| name.trim() == of);
-        mine.filter_map(|(_, value)| parse_bool(value.trim())).next_back()
-    };
+    let said = |of: &str| gates(text).find(|(name, _)| *name == of).map(|(_, on)| on);
     said(name).or_else(|| said("AllAlpha")).unwrap_or(false)
 }
 
