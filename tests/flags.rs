@@ -113,6 +113,8 @@ fn etcd_accepts_and_refuses_the_same_command_lines() {
         &["--listen-client-urls=http://127.0.0.1:1/path"],
         &["--listen-client-urls=http://127.0.0.1:1,http://[::1]:2"],
         &["--listen-client-urls=:bad"],
+        &["--listen-client-urls=http://::1:2379"],
+        &["--listen-client-urls=http://a:b:1"],
         &["--listen-client-urls="],
         &["--cors=bad"],
         &["--cors=*"],
@@ -140,6 +142,35 @@ fn etcd_accepts_and_refuses_the_same_command_lines() {
             let ours = ours.stderr.lines().next().unwrap_or_default();
             assert_eq!(ours.strip_prefix("leaseway: "), Some(theirs.as_str()), "{args:?}");
         }
+    }
+}
+
+#[test]
+fn etcd_refuses_the_same_contradictions() {
+    let Some(etcd) = real_etcd() else {
+        eprintln!("skipped: no etcd binary");
+        return;
+    };
+    for args in [
+        &["--feature-gates=LeaseCheckpointPersist=true"][..],
+        &["--discovery-endpoints=a,,b", "--discovery-token=x"],
+        &["--discovery-token=x"],
+        &["--initial-advertise-peer-urls=http://:1"],
+        &["--listen-client-urls=http://127.0.0.1:1", "--advertise-client-urls=http://:1"],
+        &["--tls-min-version=TLS1.3", "--tls-max-version=TLS1.2"],
+        &["--tls-min-version=TLS1.3", "--cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"],
+        &["--heartbeat-interval=300"],
+        &["--auto-compaction-mode=x"],
+    ] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let data = format!("--data-dir={}", dir.path().join("data").display());
+        let theirs = finish(Command::new(&etcd).args(args).arg(&data));
+        let ours = finish(leaseway().args(args).arg(&data));
+        assert_eq!((ours.code, theirs.code), (Some(1), Some(1)), "{args:?}: {theirs:?}");
+        let said = ours.stderr.trim_end().strip_prefix("leaseway: ").expect("a reason");
+        let said = format!("\"error\":{}", serde_json::Value::from(said));
+        let log = theirs.stdout + &theirs.stderr;
+        assert!(log.contains(&said), "{args:?}: {said} instead of {log}");
     }
 }
 

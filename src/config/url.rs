@@ -62,11 +62,8 @@ impl Endpoint {
                 let (host, tail) = inner.split_once(']').ok_or_else(form)?;
                 (host, tail.strip_prefix(':').ok_or_else(form)?)
             }
-            None => authority.rsplit_once(':').ok_or_else(form)?,
+            None => authority.split_once(':').ok_or_else(form)?,
         };
-        if host.contains(':') && !authority.starts_with('[') {
-            return Err(form());
-        }
         let invalid_port = || format!("parse {text:?}: invalid port \":{port}\" after host");
         if !port.bytes().all(|b| b.is_ascii_digit()) {
             return Err(invalid_port());
@@ -174,7 +171,7 @@ mod tests {
             ("http://a:1/path", "URL must not contain a path: http://a:1/path"),
             ("http://a:x", "parse \"http://a:x\": invalid port \":x\" after host"),
             ("http://a:99999", "parse \"http://a:99999\": invalid port \":99999\" after host"),
-            ("http://::1:80", "URL address does not have the form \"host:port\": http://::1:80"),
+            ("http://::1:80", "parse \"http://::1:80\": invalid port \"::1:80\" after host"),
             ("", "URL scheme must be http, https, unix, or unixs: "),
         ] {
             assert_eq!(Endpoint::parse(text).expect_err(text), want);
