@@ -304,6 +304,10 @@ fn a_command_tells_of_itself() {
         let run = finish(leaseway().args([command, "--help"]));
         assert_eq!(run.code, Some(0), "{run:?}");
         assert!(run.stdout.contains(&format!("leaseway {command} ")), "{run:?}");
+        // Of itself alone.
+        for other in ["import", "export", "restore", "health"].iter().filter(|it| **it != command) {
+            assert!(!run.stdout.contains(&format!("\n  leaseway {other} ")), "{run:?}");
+        }
     }
 }
 

@@ -27,18 +27,13 @@ pub fn files(options: &Options) -> Result<ClientFiles, String> {
 /// The place that is meant by an endpoint: a URL, or host and port, over TLS if there are flags for it.
 ///
 /// # Errors
-/// It is none, or has flags for TLS and is spoken to without.
+/// It is none.
 pub fn endpoint(text: &str, files: &ClientFiles) -> Result<Endpoint, String> {
-    let encrypted = *files != ClientFiles::default();
-    let scheme = if encrypted { "https" } else { "http" };
-    let url = match text.contains("://") {
-        true => Endpoint::parse(text)?,
-        false => Endpoint::parse(&format!("{scheme}://{text}"))?,
-    };
-    if encrypted && !url.tls {
-        return Err(format!("{text} is spoken to without TLS: give an https:// URL"));
+    let scheme = if *files == ClientFiles::default() { "http" } else { "https" };
+    match text.contains("://") {
+        true => Endpoint::parse(text),
+        false => Endpoint::parse(&format!("{scheme}://{text}")),
     }
-    Ok(url)
 }
 
 #[cfg(test)]
@@ -58,7 +53,7 @@ mod tests {
         assert_eq!(asked("127.0.0.1:1", &[]), Ok("http://127.0.0.1:1".into()));
         assert_eq!(asked("127.0.0.1:1", anybody), Ok("https://127.0.0.1:1".into()));
         assert_eq!(asked("https://127.0.0.1:1", anybody), Ok("https://127.0.0.1:1".into()));
-        assert!(asked("http://127.0.0.1:1", anybody).unwrap_err().contains("without TLS"));
+        assert_eq!(asked("http://127.0.0.1:1", anybody), Ok("http://127.0.0.1:1".into()));
         assert!(
             asked("https://127.0.0.1:1", &["--cert=a"]).unwrap_err().contains("belong together")
         );

@@ -3,7 +3,7 @@
 
 use crate::config::options::{Flag, Options, value};
 use crate::config::{self, Endpoint, asking};
-use crate::tls::client::configure;
+use crate::tls::client::{ClientFiles, configure};
 use hyper_util::rt::TokioIo;
 use leaseway_proto::etcdserverpb::AuthenticateRequest;
 use leaseway_proto::etcdserverpb::auth_client::AuthClient;
@@ -66,6 +66,10 @@ impl Place {
         let url = asking::endpoint(endpoint, &files)?;
         let tls = match url.tls {
             true => Some(configure(&files, &["h2"]).map_err(|error| format!("TLS: {error}"))?),
+            // Whoever gives them does not want a password to go in clear.
+            false if files != ClientFiles::default() => {
+                return Err(format!("{endpoint} is spoken to without TLS: give an https:// URL"));
+            }
             false => None,
         };
         Ok(Self { endpoint: endpoint.into(), url, user: user(options)?, tls: tls.map(Arc::new) })
@@ -292,7 +296,9 @@ mod tests {
             Place::of(endpoint, &options(args)).map(|place| place.tls.is_some())
         };
         assert_eq!(tls("127.0.0.1:1", &[]), Ok(false));
-        assert_eq!(tls("127.0.0.1:1", &["--insecure-skip-tls-verify"]), Ok(true));
+        let anybody = "--insecure-skip-tls-verify";
+        assert_eq!(tls("127.0.0.1:1", &[anybody]), Ok(true));
+        assert!(tls("http://127.0.0.1:1", &[anybody]).unwrap_err().contains("without TLS"));
         assert!(
             tls("https://127.0.0.1:1", &["--cacert=/nowhere"]).unwrap_err().contains("/nowhere")
         );
