@@ -204,6 +204,8 @@ func TestGuideWithoutAPause(t *testing.T) {
 	code, ended := process.Wait(30 * time.Second)
 	expect.Equal(t, "ended", ended, true)
 	output := strings.ReplaceAll(process.Output(), "\r\n", "\n")
+	// A bar that was cleared again.
+	output = regexp.MustCompile(`[^\n]*\x1b\[K`).ReplaceAllString(output, "")
 	if code != 0 {
 		t.Fatalf("code %d: %s", code, output)
 	}
