@@ -58,18 +58,27 @@ impl Log for FakeLog {
 pub fn machine_after(ops: impl IntoIterator<Item = Op>) -> (Machine, Arc<dyn Engine>) {
     let engine: Arc<dyn Engine> = Arc::new(RedbEngine::in_memory().expect("an engine"));
     let mut machine = load(&*engine.snapshot().expect("a snapshot"), &mut |_| {}).expect("loads");
+    go_on(&mut machine, &*engine, ops.into_iter().map(command));
+    (machine, engine)
+}
+
+/// Does these as well.
+pub fn go_on(
+    machine: &mut Machine,
+    engine: &dyn Engine,
+    commands: impl IntoIterator<Item = Command>,
+) {
     let position = machine.next_position();
     let mut staging = Staging::new(engine.snapshot().expect("a snapshot"), position);
     let mut has_commands = false;
-    for op in ops {
+    for command in commands {
         has_commands = true;
-        let outcome = machine.apply(&mut staging, &command(op)).expect("applied");
+        let outcome = machine.apply(&mut staging, &command).expect("applied");
         assert!(outcome.reply.is_ok(), "{outcome:?}");
     }
     machine.finish_group(&mut staging, has_commands);
     let (batch, _) = staging.finish();
     engine.commit(&batch, Durability::Deferred).expect("a commit");
-    (machine, engine)
 }
 
 /// What a keyspace in which these have been done looks like.

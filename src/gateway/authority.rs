@@ -4,11 +4,12 @@
 //! judge it by the state that they meet. Where the two differ, because users or roles have changed
 //! in between, the credentials are looked at again, a bounded number of times. What a gateway is
 //! about to refuse it refuses only after a barrier: it may have been asked by somebody whom another
-//! gateway has told more than has arrived here.
+//! gateway has told more than has arrived here. What it is about to let in for good, and nobody judges
+//! again, it lets in only after a barrier too: it may have been taken away elsewhere.
 
 use super::Context;
 use super::error::Error;
-use crate::auth::{Credentials, Unknown};
+use crate::auth::Credentials;
 use crate::backend::{Log, Sessions};
 use crate::keyspace::auth::{AuthState, Authority};
 use crate::keyspace::command::{Command, Op, Outcome};
@@ -16,14 +17,10 @@ use crate::keyspace::error::{ReadError, Refusal};
 use crate::lease::LeaseError;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use tonic::Status;
 
 /// How often one request is done again because users or roles change all the time.
 const ATTEMPTS: usize = 8;
-
-/// Somebody, as a state knows them; no state while authentication is off.
-type Identified = (Option<Authority>, Option<Arc<AuthState>>);
 
 /// A failure that another look at the credentials may mend.
 pub trait MayBeOutdated {
@@ -59,37 +56,51 @@ impl<L: Log, S: Sessions> Context<L, S> {
         if credentials.token().is_none() && !self.reader.view().auth_enabled() {
             return Ok(None);
         }
-        Ok(self.identify(credentials).await?.0)
+        self.permitted(credentials, |_, _| Ok(())).await
     }
 
-    async fn identify(&self, credentials: &Credentials) -> Result<Identified, Error> {
-        let known = |state: Arc<AuthState>| {
-            if !state.enabled {
-                return Err(Unknown);
-            }
-            let authority = self.auth.identify(credentials, &state)?;
-            let ahead = authority.as_ref().is_some_and(|who| who.auth_revision > state.revision);
-            if ahead { Err(Unknown) } else { Ok((authority, Some(state))) }
-        };
-        let view = self.reader.view();
-        let state = view.auth();
-        if !state.enabled && credentials.token().is_none() {
-            return Ok((None, None));
-        }
-        // A token that is not known here, or for which there is no use, may be known elsewhere.
-        if let Ok(known) = known(state) {
-            return Ok(known);
-        }
-        self.log.barrier().await?;
-        let state = view.auth();
+    /// Who sends a request, if what is known here is enough to say so and `permit` holds for them.
+    /// `None` is no refusal: others may have been told of more than this gateway.
+    fn let_in(
+        &self,
+        credentials: &Credentials,
+        permit: impl Fn(&AuthState, Option<&Authority>) -> Result<(), Refusal>,
+    ) -> Option<Option<Authority>> {
+        let state = self.reader.view().auth();
         if !state.enabled {
-            return Ok((None, None));
+            // A token for which there is no use here may have one elsewhere.
+            return credentials.token().is_none().then_some(None);
+        }
+        let authority = self.auth.identify(credentials, &state).ok()?;
+        if authority.as_ref().is_some_and(|who| who.auth_revision > state.revision) {
+            return None;
+        }
+        permit(&state, authority.as_ref()).is_ok().then_some(authority)
+    }
+
+    /// Who sends a request, if `permit` holds for them in what this gateway knows. For those who have
+    /// waited for a barrier since the request came: what is refused here is refused, and what is
+    /// permitted was not revoked before the request.
+    ///
+    /// # Errors
+    /// The refusal; [`Error::InvalidAuthToken`].
+    pub fn judge(
+        &self,
+        credentials: &Credentials,
+        permit: impl Fn(&AuthState, Option<&Authority>) -> Result<(), Refusal>,
+    ) -> Result<Option<Authority>, Error> {
+        let state = self.reader.view().auth();
+        if !state.enabled {
+            return Ok(None);
         }
         let authority = self.auth.identify(credentials, &state);
-        Ok((authority.map_err(|_| Error::InvalidAuthToken)?, Some(state)))
+        let authority = authority.map_err(|_| Error::InvalidAuthToken)?;
+        permit(&state, authority.as_ref())?;
+        Ok(authority)
     }
 
-    /// Who sends a request, if `permit` holds for them.
+    /// Who sends a request, if `permit` holds for them by what this gateway knows, be it outdated: for
+    /// what is judged once more where it is done, and for what is asked about this server itself.
     ///
     /// # Errors
     /// The refusal; [`Error::InvalidAuthToken`]; the backend stopped.
@@ -98,17 +109,24 @@ impl<L: Log, S: Sessions> Context<L, S> {
         credentials: &Credentials,
         permit: impl Fn(&AuthState, Option<&Authority>) -> Result<(), Refusal>,
     ) -> Result<Option<Authority>, Error> {
-        let (authority, state) = self.identify(credentials).await?;
-        let Some(state) = state else { return Ok(authority) };
-        if permit(&state, authority.as_ref()).is_ok() {
+        if let Some(authority) = self.let_in(credentials, &permit) {
             return Ok(authority);
         }
+        self.permitted_now(credentials, permit).await
+    }
+
+    /// Who sends a request, if `permit` holds for them in a state that holds everything which was
+    /// acknowledged to anyone before the call. Whoever gets an answer has waited for a barrier.
+    ///
+    /// # Errors
+    /// The refusal; [`Error::InvalidAuthToken`]; the state can't be established.
+    pub async fn permitted_now(
+        &self,
+        credentials: &Credentials,
+        permit: impl Fn(&AuthState, Option<&Authority>) -> Result<(), Refusal>,
+    ) -> Result<Option<Authority>, Error> {
         self.log.barrier().await?;
-        let (authority, state) = self.identify(credentials).await?;
-        if let Some(state) = state {
-            permit(&state, authority.as_ref())?;
-        }
-        Ok(authority)
+        self.judge(credentials, permit)
     }
 
     /// Lets only root go on, while authentication is on.
@@ -191,16 +209,17 @@ pub trait Gate: Send + Sync + 'static {
     /// Lets only users go on.
     fn anybody<'a>(&'a self, credentials: &'a Credentials) -> Checked<'a>;
 
-    /// Lets those go on who may read a range.
-    fn read<'a>(
+    /// Lets only users go on, as of a barrier.
+    fn anybody_now<'a>(&'a self, credentials: &'a Credentials) -> Checked<'a>;
+
+    /// Lets those go on who may watch a range, as of a barrier: a watch that is let in stays. Whoever
+    /// goes on sees everything here that was acknowledged to anyone before the call.
+    fn watch<'a>(
         &'a self,
         credentials: &'a Credentials,
         key: &'a [u8],
         range_end: &'a [u8],
     ) -> Checked<'a>;
-
-    /// Waits until everything that was acknowledged to anyone before the call can be seen here.
-    fn caught_up(&self) -> Checked<'_>;
 }
 
 impl<L: Log, S: Sessions> Gate for Context<L, S> {
@@ -212,26 +231,22 @@ impl<L: Log, S: Sessions> Gate for Context<L, S> {
         Box::pin(async move { Context::anybody(self, credentials).await.map(drop) })
     }
 
-    fn read<'a>(
+    fn anybody_now<'a>(&'a self, credentials: &'a Credentials) -> Checked<'a> {
+        let permit = |state: &AuthState, who: Option<&Authority>| state.anybody(who);
+        Box::pin(async move { self.permitted_now(credentials, permit).await.map(drop) })
+    }
+
+    // Also while authentication is off as far as is known here: it may have been turned on elsewhere.
+    fn watch<'a>(
         &'a self,
         credentials: &'a Credentials,
         key: &'a [u8],
         range_end: &'a [u8],
     ) -> Checked<'a> {
-        Box::pin(async move {
-            if self.reader.view().auth_enabled() {
-                // What is let in here stays, so it is not let in by a state that may be over. A
-                // backend that can't be reached tells nobody of a newer one either.
-                let _ = self.log.barrier().await;
-            }
-            let permit =
-                |state: &AuthState, who: Option<&Authority>| state.rights(who).read(key, range_end);
-            self.permitted(credentials, permit).await.map(drop)
-        })
-    }
-
-    fn caught_up(&self) -> Checked<'_> {
-        Box::pin(async move { Ok(self.log.barrier().await?) })
+        let permit = move |state: &AuthState, who: Option<&Authority>| {
+            state.rights(who).read(key, range_end)
+        };
+        Box::pin(async move { self.permitted_now(credentials, permit).await.map(drop) })
     }
 }
 
@@ -249,11 +264,14 @@ impl Gate for Open {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn read<'a>(&'a self, _: &'a Credentials, _: &'a [u8], _: &'a [u8]) -> Checked<'a> {
+    fn anybody_now<'a>(&'a self, _: &'a Credentials) -> Checked<'a> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn caught_up(&self) -> Checked<'_> {
+    fn watch<'a>(&'a self, _: &'a Credentials, _: &'a [u8], _: &'a [u8]) -> Checked<'a> {
         Box::pin(std::future::ready(Ok(())))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -112,7 +112,12 @@ impl Cluster for ClusterService {
         &self,
         request: Request<pb::MemberListRequest>,
     ) -> Result<Response<pb::MemberListResponse>, Status> {
-        self.gate.anybody(&Credentials::of(&request)).await?;
+        let credentials = Credentials::of(&request);
+        if request.get_ref().linearizable {
+            self.gate.anybody_now(&credentials).await?;
+        } else {
+            self.gate.anybody(&credentials).await?;
+        }
         let members = self.members().await?;
         Ok(Response::new(pb::MemberListResponse { header: self.header(), members }))
     }

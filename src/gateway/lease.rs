@@ -86,7 +86,7 @@ impl<L: Log, S: Sessions> LeaseService<L, S> {
                 auth.anybody(who)?;
                 auth.admin_or(who, |rights| keys.iter().try_for_each(|key| rights.read(key, &[])))
             };
-            self.context.permitted(credentials, permit).await?;
+            self.context.judge(credentials, permit)?;
             // Otherwise the keys may be of before a change, and the permission of after it.
             if judged.load(Ordering::Relaxed) == before {
                 return Ok(found);
@@ -167,8 +167,10 @@ impl<L: Log, S: Sessions> Lease for LeaseService<L, S> {
         let found = if keys {
             self.with_keys(&credentials, id).await?
         } else {
-            self.context.anybody(&credentials).await?;
-            self.context.leases.time_to_live(id, false).await.map_err(Error::from)?
+            // Who asks is judged by a state that is as new as the answer.
+            let found = self.context.leases.time_to_live(id, false).await.map_err(Error::from)?;
+            self.context.judge(&credentials, AuthState::anybody)?;
+            found
         };
         let header = Some(self.context.identity.header(self.context.revision()));
         Ok(Response::new(match found {
@@ -203,8 +205,9 @@ impl<L: Log, S: Sessions> Lease for LeaseService<L, S> {
             let all = leases.all().value;
             all.iter().try_for_each(|lease| auth.read_lease(who, leases, lease.id))
         };
-        self.context.permitted(&credentials, permit).await?;
+        // Behind the barrier that the list waits for.
         let ids = self.context.leases.all().await.map_err(Error::from)?;
+        self.context.judge(&credentials, permit)?;
         Ok(Response::new(pb::LeaseLeasesResponse {
             header: Some(self.context.identity.header(self.context.revision())),
             leases: ids.into_iter().map(|id| pb::LeaseStatus { id }).collect(),
@@ -220,22 +223,25 @@ fn until_error<T>(
     stream.take_while(move |item| !std::mem::replace(&mut failed, item.is_err()))
 }
 
-async fn keep_alive<L: Log, S: Sessions>(
+/// Renews one lease of a stream.
+pub(super) async fn keep_alive<L: Log, S: Sessions>(
     context: &Context<L, S>,
     credentials: &Credentials,
     id: i64,
 ) -> Result<pb::LeaseKeepAliveResponse, Status> {
+    let may = |auth: &AuthState, who: Option<&Authority>| {
+        auth.anybody(who)?;
+        auth.write_lease(who, context.reader.leases(), id)
+    };
     if context.reader.view().auth_enabled() {
-        let may = |auth: &AuthState, who: Option<&Authority>| {
-            auth.anybody(who)?;
-            auth.write_lease(who, context.reader.leases(), id)
-        };
         context.permitted(credentials, may).await?;
     }
     // The revision is taken before the renewal, so that no client sees a lease renewed at a
     // revision at which it had ended.
     let header = Some(context.identity.header(context.revision()));
     let ttl = context.leases.keep_alive(id).await.map_err(Error::from)?;
+    // The renewal has waited for a barrier, or been logged: by now it is known whether they might.
+    context.judge(credentials, may)?;
     if ttl > 0 {
         context.metrics.lease.renewed_total.inc();
     }

@@ -195,7 +195,7 @@ impl<L: Log, S: Sessions> Queues<L, S> {
         start_revision: i64,
         ends_only: bool,
     ) -> Result<Notices, Status> {
-        let permitted = Gate::read(&*self.context, &caller.credentials, key, end).await;
+        let permitted = Gate::watch(&*self.context, &caller.credentials, key, end).await;
         permitted.map_err(|error| passed_on(error.into()))?;
         let stopped = |_| passed_on(Error::Stopped.into());
         let (control, notices) = self.hub.open().map_err(stopped)?;

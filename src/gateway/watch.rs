@@ -179,7 +179,7 @@ const CHECKS_MAX: usize = 256;
 /// A request with what there is against it.
 enum Asked {
     Create(WatchCreateRequest, Result<(), Error>),
-    /// The server does not know whether there are revisions that it has not seen.
+    /// The server does not know whether there are revisions, or users and roles, that it has not seen.
     Behind(Error),
     Other(WatchRequest),
 }
@@ -200,17 +200,14 @@ impl Checks {
         };
         let permitted = self.permitted(&request).await;
         self.note(&request, permitted).await;
-        // "From now on" is after all that anyone has been told of, wherever that was.
-        if permitted.is_ok()
-            && request.start_revision == 0
-            && let Err(error) = self.gate.caught_up().await
-        {
-            return Asked::Behind(error);
+        match permitted {
+            Err(error @ (Error::Stopped | Error::TimedOut)) => Asked::Behind(error),
+            permitted => Asked::Create(request, permitted),
         }
-        Asked::Create(request, permitted)
     }
 
-    /// Why a watcher is not to be, as far as that depends on who asks.
+    /// Why a watcher is not to be, as far as that depends on who asks. Who may watch is seen by a state
+    /// with all that anyone has been told of, wherever that was, and "from now on" is after that.
     async fn permitted(&self, request: &WatchCreateRequest) -> Result<(), Error> {
         // Refused whoever asks.
         if request.start_revision < 0 {
@@ -218,7 +215,7 @@ impl Checks {
         }
         // No key stands for the smallest one.
         let key = if request.key.is_empty() { &[0][..] } else { &request.key[..] };
-        self.gate.read(&self.credentials, key, &request.range_end).await
+        self.gate.watch(&self.credentials, key, &request.range_end).await
     }
 
     async fn note(&self, request: &WatchCreateRequest, permitted: Result<(), Error>) {

@@ -79,11 +79,11 @@ impl Gate for Together {
         Open.anybody(credentials)
     }
 
-    fn read<'a>(&'a self, who: &'a Credentials, key: &'a [u8], end: &'a [u8]) -> gate::Checked<'a> {
-        Open.read(who, key, end)
+    fn anybody_now<'a>(&'a self, credentials: &'a Credentials) -> gate::Checked<'a> {
+        Open.anybody_now(credentials)
     }
 
-    fn caught_up(&self) -> gate::Checked<'_> {
+    fn watch<'a>(&'a self, _: &'a Credentials, _: &'a [u8], _: &'a [u8]) -> gate::Checked<'a> {
         Box::pin(async {
             self.0.wait().await;
             Ok(())
