@@ -60,6 +60,13 @@ async fn changes_of_users_and_failed_logins_say_who_and_from_where() {
     let delete = pb::AuthUserDeleteRequest { name: "root".into() };
     auth.user_delete(with_token(&ann, delete)).await.expect_err("only root may");
     assert_eq!(lines(&server, "deleted a user").len(), 0);
+    // Who guesses does not fill the disk.
+    for _ in 0..15 {
+        login(&channel, &"eve".repeat(10_000), "guess").await.expect_err("nobody");
+    }
+    let failed = lines(&server, "invalid authentication was requested");
+    assert_eq!(failed.len(), 10);
+    assert!(failed.iter().all(|line| line.to_string().len() < 1000), "{failed:?}");
     auth.auth_disable(with_token(&root, pb::AuthDisableRequest {})).await.expect("off");
     assert_eq!(one(&server, "disabled authentication")["requested-by"], "root");
     for secret in ["secret word", "annpw", "rootpw", "$2"] {

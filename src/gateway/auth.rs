@@ -5,7 +5,7 @@ use super::Context;
 use super::error::Error;
 use super::told::{self, Asker, AuthChange};
 use crate::auth::Credentials;
-use crate::auth::passwords::{PASSWORD_BYTES_MAX, PasswordError};
+use crate::auth::passwords::{PASSWORD_BYTES_MAX, Password, PasswordError};
 use crate::auth::tokens::TokenError;
 use crate::auth::tokens::simple::KEY_BYTES;
 use crate::backend::{Log, Sessions};
@@ -13,6 +13,7 @@ use crate::keyspace::auth::{AuthState, Authority, ROOT};
 use crate::keyspace::command::{Op, internal};
 use crate::keyspace::error::Refusal;
 use crate::keyspace::view::Published;
+use crate::telemetry::lines::Lines;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
@@ -30,12 +31,13 @@ const ATTEMPTS: usize = 8;
 /// The Auth service.
 pub struct AuthService<L, S> {
     context: Arc<Context<L, S>>,
+    failed: Lines,
 }
 
 impl<L, S> AuthService<L, S> {
     /// A service in `context`.
     pub fn new(context: Arc<Context<L, S>>) -> Self {
-        Self { context }
+        Self { context, failed: Lines::default() }
     }
 }
 
@@ -109,8 +111,9 @@ impl<L: Log, S: Sessions> AuthService<L, S> {
         Ok((self.context.reader.view().with_auth(), authority))
     }
 
-    /// A token for the user whose password this is.
-    async fn authenticate(&self, name: &str, password: String) -> Result<String, Error> {
+    /// A token for the user whose password this is. Of the name of somebody who does not exist only its beginning
+    /// is kept while that takes.
+    async fn authenticate(&self, name: &mut String, password: Password) -> Result<String, Error> {
         for _ in 0..ATTEMPTS {
             let checked = self.context.reader.view().auth();
             if !checked.enabled {
@@ -121,7 +124,13 @@ impl<L: Log, S: Sessions> AuthService<L, S> {
                 return Err(Error::NoPasswordUser);
             }
             let hash = user.map(|user| user.password_hash.to_vec());
-            if !self.context.auth.passwords.verify(password.clone(), hash).await? {
+            if hash.is_none() {
+                told::shorten(name);
+            }
+            let passwords = &self.context.auth.passwords;
+            let others = checked.users().filter(|(_, user)| !user.no_password);
+            let stand_in = passwords.stand_in(others.map(|(_, user)| &user.password_hash[..]));
+            if !passwords.verify(password.clone(), hash, stand_in).await? {
                 return Err(Error::AuthFailed);
             }
             // What was checked may be over by now: then it is checked again.
@@ -191,17 +200,16 @@ impl<L: Log, S: Sessions> Auth for AuthService<L, S> {
         request: Request<pb::AuthenticateRequest>,
     ) -> Result<Response<pb::AuthenticateResponse>, Status> {
         let client = told::address(&request);
-        let pb::AuthenticateRequest { name, password } = request.into_inner();
+        let pb::AuthenticateRequest { mut name, password } = request.into_inner();
+        let password = Password::from(password);
         self.context.log.barrier().await.map_err(Error::from)?;
-        let given = AuthService::authenticate(self, &name, password).await;
+        let given = AuthService::authenticate(self, &mut name, password).await;
         if let Err(error) = given
             && error != Error::AuthNotEnabled
         {
-            tracing::warn!(
-                user = name,
-                remote_addr = client.as_ref().map(|client| &*client.0),
-                error = error.told().1,
-                "invalid authentication was requested"
+            self.failed.event(
+                || told::failed_login(&mut name, client.as_ref(), error.told().1),
+                told::failed_logins,
             );
         }
         match given {

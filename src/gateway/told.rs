@@ -57,6 +57,36 @@ impl Asker {
     }
 }
 
+/// Bytes of a name that somebody claims to have, in a line.
+const NAME_MAX: usize = 128;
+/// What stands for the rest of it.
+const CUT: &str = "...";
+
+/// Leaves the beginning of a name that nobody has and anybody could send, whatever its length.
+pub fn shorten(name: &mut String) {
+    if name.len() > NAME_MAX {
+        name.truncate(name.floor_char_boundary(NAME_MAX - CUT.len()));
+        name.push_str(CUT);
+        name.shrink_to_fit();
+    }
+}
+
+/// A login that failed.
+pub fn failed_login(name: &mut String, client: Option<&ClientAddress>, error: &str) {
+    shorten(name);
+    tracing::warn!(
+        user = &**name,
+        remote_addr = client.map(|client| &*client.0),
+        error,
+        "invalid authentication was requested"
+    );
+}
+
+/// Logins that failed after others of the same minute, and have no line of their own.
+pub fn failed_logins(count: u64) {
+    tracing::warn!(count, "more invalid authentications were requested within a minute");
+}
+
 /// An alarm that was raised or disarmed; `asker` is none where the server did it by itself.
 pub fn alarm(change: &AlarmChange, asker: Option<&Asker>) {
     let message = if change.raise { "alarm raised" } else { "alarm disarmed" };
@@ -246,6 +276,21 @@ mod tests {
         ] {
             assert!(!concerns(path), "{path}");
         }
+    }
+
+    #[test]
+    fn names_of_nobody_are_short() {
+        let shortened = |name: &str| {
+            let mut name = name.to_owned();
+            shorten(&mut name);
+            // It was shortened while somebody waited, and once more for the line.
+            shorten(&mut name);
+            name
+        };
+        for name in ["", "ann", &"x".repeat(NAME_MAX)] {
+            assert_eq!(shortened(name), name);
+        }
+        assert_eq!(shortened(&"\u{20ac}".repeat(1000)).len(), 123 + 3);
     }
 
     #[test]

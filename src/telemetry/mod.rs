@@ -7,6 +7,7 @@ pub mod exposition;
 pub mod grpc;
 mod health;
 pub mod instrument;
+pub mod lines;
 pub mod log;
 pub mod methods;
 pub mod metrics;

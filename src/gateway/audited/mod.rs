@@ -112,7 +112,7 @@ impl Auditor {
     }
 
     fn begin<Q: Asked>(&self, method: &'static str, request: &Request<Q>) -> Entry<'_, Q> {
-        self.entry(method, Origin::of(request), request.get_ref().clone())
+        self.entry(method, Origin::of(request), request.get_ref().kept())
     }
 
     fn entry<Q: Asked>(&self, method: &'static str, origin: Origin, asked: Q) -> Entry<'_, Q> {

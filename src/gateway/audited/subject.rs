@@ -25,6 +25,11 @@ pub(crate) trait Asked: Clone + Send + 'static {
     fn subject(&self) -> Subject {
         Subject::default()
     }
+
+    /// What has to be kept of it until it has its line.
+    fn kept(&self) -> Self {
+        self.clone()
+    }
 }
 
 /// An answer.
@@ -291,6 +296,12 @@ macro_rules! about_users {
 
                 fn subject(&self) -> Subject {
                     with(&[$(($name, &self.$field)),*])
+                }
+
+                // Never a password, however long the request is in coming to its end.
+                #[allow(clippy::needless_update, reason = "some have no other fields")]
+                fn kept(&self) -> Self {
+                    Self { $($field: self.$field.clone(),)* ..Self::default() }
                 }
             }
         )*
