@@ -128,9 +128,12 @@ pub enum SessionError {
     /// Unknown, expired or closed.
     #[error("session not found")]
     NotFound,
-    /// The timeout lies above the configured maximum.
+    /// The timeout lies above the configured maximum, or above what the backend takes.
     #[error("the timeout is above the maximum")]
     TimeoutTooLong,
+    /// The backend will never do this.
+    #[error("the backend has refused")]
+    Refused,
     /// The backend stopped.
     #[error("the backend has stopped")]
     Stopped,

@@ -73,7 +73,8 @@ impl From<SessionError> for LeaseError {
             SessionError::TimeoutTooLong => Self::TtlTooLarge,
             SessionError::NotFound => Self::Refused(Refusal::LeaseNotFound),
             SessionError::Stopped => Self::Stopped,
-            SessionError::TimedOut => Self::TimedOut,
+            // As for a client whose request can't be done: there is nothing in it to change.
+            SessionError::Refused | SessionError::TimedOut => Self::TimedOut,
         }
     }
 }

@@ -266,10 +266,8 @@ async fn start<S: Shard>(
     let keeping_view = view.clone();
     let identity = Identity { cluster_id: founded.cluster_id, member_id, raft_term: RAFT_TERM };
     let maximum = longest_session(config);
-    let longest = longest::longest(&*shard, maximum).await;
-    if longest != longest::USUAL {
-        tracing::info!(seconds = longest.as_secs(), "longest session that is used");
-    }
+    let (told_longest, longest) = watch::channel(longest::unasked(maximum));
+    let asked = longest::ask(&*shard, maximum, &told_longest).await;
     let sessions = Arc::new(OxiaSessions::new(sessions::Parts {
         shard: shard.clone(),
         names: names.clone(),
@@ -305,9 +303,14 @@ async fn start<S: Shard>(
         settings: keep::Settings { log_bytes: config.checkpoint_log_bytes, interval: LOOK },
     }));
     let sweeping = leases.clone().run_sweeps();
+    let asking = (!asked).then(|| {
+        let asking = longest::ask_until_answered(shard.clone(), maximum, told_longest);
+        vital.spawn("what asks how long a session may be", asking)
+    });
     let members = Members::Listed(list(shard, names).into());
     let (mut node, app) =
         assemble(config, base, log, reader, leases, identity, shrinking(engine), members);
+    node.tasks.extend(asking);
     node.tasks.extend([
         vital.spawn("the expiry of leases without a session", unkept),
         vital.spawn("what looks after the gateways", looking),

@@ -22,6 +22,7 @@ use crate::seams::{self, Rule, follows};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::{Mutex, watch};
 
@@ -41,11 +42,13 @@ pub struct OxiaSessions<S> {
     gateways: watch::Receiver<Gateways>,
     membership: watch::Receiver<Option<Membership>>,
     maximum: Duration,
-    longest: Duration,
+    longest: watch::Receiver<Duration>,
     duty: watch::Receiver<Duty>,
     settled: watch::Sender<bool>,
     ended: Mutex<VecDeque<Ended>>,
     lookout: tokio::sync::Notify,
+    /// Whether it was told once that requests are refused: clients can ask for many.
+    refused: AtomicBool,
 }
 
 /// What the sessions work with.
@@ -68,8 +71,8 @@ pub struct Parts<S> {
     pub settled: watch::Sender<bool>,
     /// Longest timeout that clients may ask for.
     pub maximum: Duration,
-    /// Longest timeout that the server takes.
-    pub longest: Duration,
+    /// Longest timeout that the server takes, as far as is known.
+    pub longest: watch::Receiver<Duration>,
 }
 
 impl<S: Shard> OxiaSessions<S> {
@@ -90,6 +93,7 @@ impl<S: Shard> OxiaSessions<S> {
             longest,
             ended: Mutex::default(),
             lookout: tokio::sync::Notify::new(),
+            refused: AtomicBool::new(false),
         }
     }
 
@@ -102,6 +106,13 @@ impl<S: Shard> OxiaSessions<S> {
                 match attempt().await {
                     Ok(value) => return Ok(value),
                     Err(ShardError::SessionNotFound) => return Err(SessionError::NotFound),
+                    // It would be refused as often as it is asked for.
+                    Err(error @ ShardError::Refused(_)) => {
+                        if !self.refused.swap(true, Ordering::Relaxed) {
+                            tracing::warn!(%error, "a session's request is refused; others may be too");
+                        }
+                        return Err(SessionError::Refused);
+                    }
                     Err(error) => tracing::debug!(%error, "a session's request failed"),
                 }
                 tokio::time::sleep(AGAIN).await;
@@ -116,7 +127,8 @@ impl<S: Shard> OxiaSessions<S> {
         let marker = self.names.marker(id, seams::random());
         match self.shard.create(marker.clone(), Bytes::new(), Some(session)).await {
             Ok(true) => Ok(Created { id, marker }),
-            Ok(false) => Err(ShardError::Refused("the marker's name is taken".into())),
+            // Another random name will not be.
+            Ok(false) => Err(ShardError::NotSent("the marker's name is taken".into())),
             // It had 2 s at least: whatever is wrong, another one may do better.
             Err(ShardError::SessionNotFound) => Err(ShardError::Unknown("it has ended".into())),
             Err(error) => {
@@ -171,7 +183,7 @@ impl<S: Shard> Sessions for OxiaSessions<S> {
     }
 
     fn longest(&self) -> Duration {
-        self.longest
+        *self.longest.borrow()
     }
 
     fn shared(&self) -> bool {
@@ -220,11 +232,15 @@ impl<S: Shard> Sessions for OxiaSessions<S> {
     }
 
     async fn create(&self, timeout: Duration) -> Result<Created, SessionError> {
-        if timeout > self.longest {
+        if timeout > self.longest() {
             return Err(SessionError::TimeoutTooLong);
         }
         let timeout = timeout.max(SHORTEST);
-        self.patiently(|| self.try_create(timeout)).await
+        match self.patiently(|| self.try_create(timeout)).await {
+            // There is nothing else in it to refuse: the server takes less than it did.
+            Err(SessionError::Refused) => Err(SessionError::TimeoutTooLong),
+            created => created,
+        }
     }
 
     async fn keep_alive(&self, id: SessionId) -> Result<(), SessionError> {
@@ -256,5 +272,49 @@ impl<S: Shard> Sessions for OxiaSessions<S> {
         }
         let most = most.max(1).min(ended.len());
         Ok(ended.drain(..most).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::barrier;
+    use super::*;
+    use crate::backend::fake::machine_after;
+    use crate::backend::oxia::checkpoint::fake::Fake;
+    use crate::vital::Vital;
+    use tokio::time::Instant;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_refused_is_not_asked_for_again() {
+        let shard = Arc::new(Fake::new());
+        let proofs = barrier::Parts {
+            shard: shard.clone(),
+            on_turn: Box::new(|_| ()),
+            commands_wait: Box::new(|| false),
+        };
+        let (barriers, _proved) = Barriers::start(proofs, &Vital::default());
+        let hour = Duration::from_secs(3_600);
+        let sessions = OxiaSessions::new(Parts {
+            shard: shard.clone(),
+            names: Names::new("test"),
+            barriers,
+            view: Arc::new(View::new(machine_after([]).0.published())),
+            gateways: watch::channel(Gateways::default()).1,
+            membership: watch::channel(None).1,
+            duty: watch::channel(Duty::Unknown).1,
+            settled: watch::channel(false).0,
+            maximum: hour,
+            longest: watch::channel(hour).1,
+        });
+        // What is only not there yet is waited for.
+        shard.refuse_sessions(3);
+        let created = sessions.create(hour).await.expect("a session");
+        assert_eq!(sessions.session_of(&created.marker), Some(created.id));
+        // The server was started again with a lower limit.
+        shard.limit_sessions(Duration::from_secs(300));
+        let begun = Instant::now();
+        assert_eq!(sessions.create(hour).await, Err(SessionError::TimeoutTooLong));
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        sessions.create(Duration::from_secs(300)).await.expect("a session");
     }
 }

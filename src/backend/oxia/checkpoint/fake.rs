@@ -33,6 +33,8 @@ struct State {
     puts: u32,
     // So many sessions are refused yet.
     refused: u32,
+    // Longer ones are too long.
+    longest: Option<Duration>,
 }
 
 /// One shard for all who share it.
@@ -90,6 +92,11 @@ impl Fake {
     /// The next so many attempts to start a session fail.
     pub fn refuse_sessions(&self, attempts: u32) {
         self.state.lock().refused = attempts;
+    }
+
+    /// Sessions may not be longer than this.
+    pub fn limit_sessions(&self, longest: Duration) {
+        self.state.lock().longest = Some(longest);
     }
 
     /// Lets the write that is stuck go on.
@@ -177,8 +184,11 @@ impl Shard for Fake {
         self.hints.subscribe()
     }
 
-    async fn create_session(&self, _: Duration, _: String) -> Result<Session, ShardError> {
+    async fn create_session(&self, timeout: Duration, _: String) -> Result<Session, ShardError> {
         let mut state = self.state.lock();
+        if state.longest.is_some_and(|longest| timeout > longest) {
+            return Err(ShardError::Refused("invalid session timeout".into()));
+        }
         if state.refused > 0 {
             state.refused -= 1;
             return Err(ShardError::NotSent("no leader".into()));

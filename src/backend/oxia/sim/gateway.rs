@@ -184,7 +184,7 @@ async fn serve(
         duty,
         settled,
         maximum: Duration::from_secs(3600),
-        longest: LONGEST,
+        longest: watch::channel(LONGEST).1,
     }));
     let leases = Arc::new(Leases::new(log.clone(), sessions, reader.clone(), 2, times));
     tasks.spawn(leases.clone().run_expiry(|_| {}));
