@@ -65,7 +65,8 @@ const CUT: &str = "...";
 /// Leaves the beginning of a name that nobody has and anybody could send, whatever its length.
 pub fn shorten(name: &mut String) {
     if name.len() > NAME_MAX {
-        name.truncate(name.floor_char_boundary(NAME_MAX - CUT.len()));
+        let mut ends = (0..=NAME_MAX - CUT.len()).rev();
+        name.truncate(ends.find(|end| name.is_char_boundary(*end)).unwrap_or(0));
         name.push_str(CUT);
         name.shrink_to_fit();
     }
