@@ -2,6 +2,7 @@ package clientsuite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -188,6 +189,94 @@ func TestLockWaitersLeave(t *testing.T) {
 	last.wait(t)
 }
 
+// TestLockCallsOfOneLease covers calls that share a key, because they have one lease and one name.
+func TestLockCallsOfOneLease(t *testing.T) {
+	server, client, ctx := start(t)
+	locks, elections := servicesOf(t, server)
+	holder := expect.Must(locks.Lock(ctx, &lpb.LockRequest{Name: []byte("l"), Lease: grantLease(t, ctx, client, 60)}))(t)
+	lease := grantLease(t, ctx, client, 60)
+	lock := func() *pending[*lpb.LockResponse] {
+		return begin(ctx, func(ctx context.Context) (*lpb.LockResponse, error) {
+			return locks.Lock(ctx, &lpb.LockRequest{Name: []byte("l"), Lease: lease})
+		})
+	}
+	one := lock()
+	queueLength(t, ctx, client, "l", 2)
+	two := lock()
+	expect.Must(client.Put(ctx, "between", ""))(t)
+	queueLength(t, ctx, client, "l", 2)
+	expect.Equal(t, "both wait", one.isWaiting() && two.isWaiting(), true)
+	expect.Must(locks.Unlock(ctx, &lpb.UnlockRequest{Key: holder.Key}))(t)
+	key := fmt.Sprintf("l/%x", lease)
+	expect.Equal(t, "the first one's key", string(one.wait(t).Key), key)
+	expect.Equal(t, "the second one's key", string(two.wait(t).Key), key)
+	// Neither call takes the key along that the other has got.
+	one.cancel()
+	two.cancel()
+	third := lock()
+	expect.Equal(t, "and one that comes later", string(third.wait(t).Key), key)
+	third.cancel()
+	rival := begin(ctx, func(ctx context.Context) (*lpb.LockResponse, error) {
+		return locks.Lock(ctx, &lpb.LockRequest{Name: []byte("l")})
+	})
+	queueLength(t, ctx, client, "l", 2)
+	expect.Equal(t, "the lock is held", rival.isWaiting(), true)
+	expect.Must(locks.Unlock(ctx, &lpb.UnlockRequest{Key: []byte(key)}))(t)
+	held := rival.wait(t)
+	// One that gives up leaves the key to the other; in etcd it takes it along, and the other has waited in vain.
+	one, two = lock(), lock()
+	harness.Eventually(t, callDeadline, "two who wait", func() error {
+		response := expect.Must(http.Get(server.URL() + "/metrics"))(t)
+		defer response.Body.Close()
+		page := string(expect.Must(io.ReadAll(response.Body))(t))
+		if !strings.Contains(page, "\netcd_debugging_mvcc_watcher_total 2\n") {
+			return errors.New("there are not two watchers")
+		}
+		return nil
+	})
+	one.cancel()
+	<-one.done
+	expect.Equal(t, "code", status.Code(one.err), codes.Canceled)
+	expect.Equal(t, "the other waits", two.isWaiting(), true)
+	if !server.Subject().IsOurs() {
+		queueLength(t, ctx, client, "l", 1)
+	}
+	expect.Must(locks.Unlock(ctx, &lpb.UnlockRequest{Key: held.Key}))(t)
+	if server.Subject().IsOurs() {
+		expect.Equal(t, "the other's key", string(two.wait(t).Key), key)
+		queueLength(t, ctx, client, "l", 1)
+	} else {
+		<-two.done
+		wantRaw(t, two.err, codes.Unknown, "mutex: session is expired")
+	}
+
+	// The same for those who want to lead: the last value counts.
+	campaign := func(value string) *pending[*epb.CampaignResponse] {
+		return begin(ctx, func(ctx context.Context) (*epb.CampaignResponse, error) {
+			return elections.Campaign(ctx, &epb.CampaignRequest{Name: []byte("e"), Lease: lease, Value: []byte(value)})
+		})
+	}
+	leads := expect.Must(elections.Campaign(ctx, &epb.CampaignRequest{Name: []byte("e"), Value: []byte("z")}))(t)
+	first := campaign("a")
+	queueLength(t, ctx, client, "e", 2)
+	second := campaign("b")
+	harness.Eventually(t, callDeadline, "the second value", func() error {
+		got, err := client.Get(ctx, fmt.Sprintf("e/%x", lease))
+		if err == nil && string(got.Kvs[0].Value) != "b" {
+			err = fmt.Errorf("%q", got.Kvs[0].Value)
+		}
+		return err
+	})
+	expect.Must(elections.Resign(ctx, &epb.ResignRequest{Leader: leads.Leader}))(t)
+	expect.Equal(t, "both lead", first.wait(t).Leader.String(), second.wait(t).Leader.String())
+	first.cancel()
+	second.cancel()
+	expect.Must(elections.Proclaim(ctx, &epb.ProclaimRequest{Leader: first.answer.Leader, Value: []byte("c")}))(t)
+	expect.Must(elections.Resign(ctx, &epb.ResignRequest{Leader: first.answer.Leader}))(t)
+	_, err := elections.Proclaim(ctx, &epb.ProclaimRequest{Leader: second.answer.Leader, Value: []byte("d")})
+	wantRaw(t, err, codes.Unknown, "election: not leader")
+}
+
 func TestLockHolderDies(t *testing.T) {
 	server, client, ctx := start(t)
 	locks, _ := servicesOf(t, server)
@@ -334,6 +423,22 @@ func TestLockAndElectionServicePermissions(t *testing.T) {
 	denied := expect.Must(elections.Observe(as(ann), &epb.LeaderRequest{Name: []byte("l")}))(t)
 	_, err = denied.Recv()
 	expect.Equal(t, "the end", err, io.EOF)
+	nothing := expect.Must(elections.Observe(as(nobody), &epb.LeaderRequest{Name: []byte("l")}))(t)
+	_, err = nothing.Recv()
+	expect.Equal(t, "the end", err, io.EOF)
+	// In JSON neither.
+	for _, token := range []string{"", "x", ann.token} {
+		request := expect.Must(http.NewRequestWithContext(nobody.ctx, http.MethodPost, server.URL()+"/v3/election/observe", strings.NewReader(`{"name":"bA=="}`)))(t)
+		if token != "" {
+			request.Header.Set("Authorization", token)
+		}
+		response := expect.Must(http.DefaultClient.Do(request))(t)
+		body := string(expect.Must(io.ReadAll(response.Body))(t))
+		_ = response.Body.Close()
+		expect.Equal(t, "HTTP status", response.StatusCode, http.StatusOK)
+		expect.Equal(t, "body", body, "")
+		expect.Equal(t, "type", response.Header.Get("Content-Type"), "")
+	}
 	_, err = locks.Lock(metadata.AppendToOutgoingContext(nobody.ctx, "token", "x"), &lpb.LockRequest{Name: []byte("l")})
 	wantRaw(t, err, codes.Unknown, "etcdserver: invalid auth token")
 

@@ -5,6 +5,8 @@
 //! their own, so that an end wakes one of them. Everything goes through the KV and Lease services,
 //! on behalf of the caller. Deliberately absent: any state of its own, and the renewal of leases.
 
+mod shared;
+
 use super::authority::Gate;
 use super::error::Error;
 use super::kv::KvService;
@@ -22,6 +24,7 @@ use leaseway_proto::server::etcdserverpb::lease_server::Lease;
 use pb::compare::{CompareResult, CompareTarget, TargetUnion};
 use pb::range_request::{SortOrder, SortTarget};
 use prost::Message;
+use shared::{Share, SharedKeys};
 use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio_stream::StreamExt;
@@ -82,6 +85,7 @@ pub struct Queues<L, S> {
     kv: Arc<KvService<L, S>>,
     leases: LeaseService<L, S>,
     hub: Hub,
+    shared: SharedKeys,
 }
 
 impl<L: Log, S: Sessions> Queues<L, S> {
@@ -89,7 +93,7 @@ impl<L: Log, S: Sessions> Queues<L, S> {
     pub fn new(context: Arc<Context<L, S>>, hub: Hub) -> Self {
         let kv = Arc::new(KvService::new(context.clone()));
         let leases = LeaseService::new(context.clone());
-        Self { context, kv, leases, hub }
+        Self { context, kv, leases, hub, shared: SharedKeys::default() }
     }
 
     /// Who answers.
@@ -305,10 +309,11 @@ impl<L: Log, S: Sessions> Queues<L, S> {
         self.txn(caller, leaving(key, create_revision)).await
     }
 
-    /// Takes a key out of its queue when dropped, unless it is told otherwise.
+    /// Takes a key out of its queue when dropped, unless it is told otherwise or another call of the same
+    /// lease has use for the key.
     pub fn leave_unless_kept(&self, caller: Caller, place: &Place) -> Leaving<L, S> {
-        let request = leaving(place.key.clone(), place.create_revision);
-        Leaving { kv: self.kv.clone(), caller, request: Some(request) }
+        let share = self.shared.share(place.key.clone(), place.create_revision);
+        Leaving { kv: self.kv.clone(), caller, share, kept: false }
     }
 
     async fn range(
@@ -335,23 +340,26 @@ impl<L: Log, S: Sessions> Queues<L, S> {
 pub struct Leaving<L: Log, S: Sessions> {
     kv: Arc<KvService<L, S>>,
     caller: Caller,
-    request: Option<pb::TxnRequest>,
+    share: Share,
+    kept: bool,
 }
 
 impl<L: Log, S: Sessions> Leaving<L, S> {
     /// Lets the key stay.
     pub fn keep(mut self) {
-        self.request = None;
+        self.kept = true;
     }
 }
 
 impl<L: Log, S: Sessions> Drop for Leaving<L, S> {
     fn drop(&mut self) {
-        // Without a runtime the server is at its end, and the lease will do it.
-        let (Some(request), Ok(runtime)) = (self.request.take(), Handle::try_current()) else {
+        if !self.share.end(self.kept) {
             return;
-        };
-        let (kv, request) = (self.kv.clone(), self.caller.ask(request));
+        }
+        // Without a runtime the server is at its end, and the lease will do it.
+        let Ok(runtime) = Handle::try_current() else { return };
+        let (key, create_revision) = self.share.created();
+        let (kv, request) = (self.kv.clone(), self.caller.ask(leaving(key, create_revision)));
         runtime.spawn(async move {
             if let Err(error) = kv.txn(request).await {
                 tracing::debug!(%error, "a key stays in its queue until its lease ends");
