@@ -91,19 +91,30 @@ impl ClusterService {
     }
 }
 
-/// Whether etcd takes the list for peer URLs: at least one, each with scheme, host and port only.
+/// Whether etcd takes the list for peer URLs: at least one, each with scheme, host and port, and no path. What
+/// host and port are is nobody's concern yet.
 fn valid_peer_urls(urls: &[String]) -> bool {
     let valid = |url: &String| {
-        let Some((scheme, rest)) = url.trim().split_once("://") else { return false };
-        if matches!(scheme, "unix" | "unixs") {
-            return !rest.is_empty();
+        let Some((scheme, rest)) = url.trim().split_once(':') else { return false };
+        match scheme.to_ascii_lowercase().as_str() {
+            "unix" | "unixs" => true,
+            "http" | "https" => rest.strip_prefix("//").is_some_and(is_host_and_port),
+            _ => false,
         }
-        let port = |port: &str| port.parse::<u16>().is_ok();
-        matches!(scheme, "http" | "https")
-            && !rest.contains('/')
-            && rest.rsplit_once(':').is_some_and(|(_, number)| port(number))
     };
     !urls.is_empty() && urls.iter().all(valid)
+}
+
+/// What lies behind the slashes of a URL without a path.
+fn is_host_and_port(rest: &str) -> bool {
+    let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let address = authority.rsplit_once('@').map_or(authority, |(_, address)| address);
+    let port = match address.strip_prefix('[') {
+        Some(bracketed) => bracketed.split_once(']').and_then(|(_, port)| port.strip_prefix(':')),
+        None => address.split_once(':').map(|(_, port)| port),
+    };
+    let digits = port.is_some_and(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
+    digits && !behind.starts_with('/') && !address.contains(char::is_whitespace)
 }
 
 #[tonic::async_trait]
@@ -179,10 +190,21 @@ mod tests {
             valid_peer_urls(&urls.iter().map(ToString::to_string).collect::<Vec<_>>())
         };
         assert!(valid(&["http://127.0.0.1:2380", "https://host:1"]));
-        assert!(valid(&["unix://peer"]));
+        assert!(valid(&["unix://peer", "unix://", " HTTP://host:1 "]));
+        assert!(valid(&[
+            "http://[::1]:2380",
+            "http://host:",
+            "http://host:99999",
+            "http://u@h:1?a=b"
+        ]));
         for bad in [&[][..], &[""], &["127.0.0.1:2380"], &["http://host"], &["http://host:1/path"]]
         {
             assert!(!valid(bad), "{bad:?}");
+        }
+        for bad in
+            ["http://a:1:2", "http://host:x", "http://[::1]", "http:host:1", "http://h:1/", "host"]
+        {
+            assert!(!valid(&[bad]), "{bad}");
         }
         assert!(!valid(&["http://host:1", "ftp://host:1"]));
     }
