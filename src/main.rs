@@ -25,7 +25,6 @@ use leaseway::tls::server::ServerTls;
 use leaseway::transfer::command as transfer;
 use leaseway::transfer::help;
 use leaseway::vital::{self, Vital};
-use leaseway_proto::etcdserverpb::AlarmType;
 use tokio::sync::watch;
 
 /// Many threads allocate and free large values here: the C library's allocator makes them wait for each other
@@ -326,7 +325,7 @@ fn secure(
 struct Starting;
 
 impl HealthState for Starting {
-    fn alarms(&self) -> Vec<AlarmType> {
+    fn alarms(&self) -> Vec<i32> {
         Vec::new()
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use leaseway_proto::etcdserverpb::{AlarmType, RangeRequest};
+use leaseway_proto::etcdserverpb::RangeRequest;
 use leaseway_proto::server::etcdserverpb::auth_server::AuthServer;
 use leaseway_proto::server::etcdserverpb::cluster_server::ClusterServer;
 use leaseway_proto::server::etcdserverpb::kv_server::KvServer;
@@ -643,9 +643,9 @@ struct NodeState<L, S> {
 }
 
 impl<L: Log, S: Sessions> HealthState for NodeState<L, S> {
-    fn alarms(&self) -> Vec<AlarmType> {
+    fn alarms(&self) -> Vec<i32> {
         let raised = self.context.reader.shared().alarms.list(0).value;
-        raised.iter().filter_map(|alarm| AlarmType::try_from(alarm.alarm).ok()).collect()
+        raised.iter().map(|alarm| alarm.alarm).collect()
     }
 
     fn read(&self, serializable: bool) -> ReadFuture<'_> {

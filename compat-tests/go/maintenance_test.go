@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -136,6 +138,61 @@ func TestAlarmsAndQuota(t *testing.T) {
 	putAll(t, ctx, client, "a=3")
 }
 
+// TestUnknownAlarms covers alarms of which nobody knows what they mean. (An action that is not known ends etcd.)
+func TestUnknownAlarms(t *testing.T) {
+	server, client, ctx := start(t)
+	maintenance := pb.NewMaintenanceClient(client.ActiveConnection())
+	member := expect.Must(client.Status(ctx, server.Endpoint))(t).Header.MemberId
+	alarms := func(action pb.AlarmRequest_AlarmAction, alarm pb.AlarmType, member uint64) string {
+		t.Helper()
+		answer := expect.Must(maintenance.Alarm(ctx, &pb.AlarmRequest{Action: action, Alarm: alarm, MemberID: member}))(t)
+		told := ""
+		for _, alarm := range answer.Alarms {
+			told += fmt.Sprintf("%d of %d ", alarm.Alarm, alarm.MemberID)
+		}
+		return told
+	}
+	const unknown = pb.AlarmType(7)
+	expect.Equal(t, "none raised", alarms(pb.AlarmRequest_ACTIVATE, pb.AlarmType_NONE, member), "")
+	expect.Equal(t, "none disarmed", alarms(pb.AlarmRequest_DEACTIVATE, pb.AlarmType_NONE, member), "")
+	expect.Equal(t, "an unknown one disarmed", alarms(pb.AlarmRequest_DEACTIVATE, unknown, member), "")
+	expect.Equal(t, "a negative one disarmed", alarms(pb.AlarmRequest_DEACTIVATE, -7, member), "")
+	// Members are not looked at.
+	expect.Equal(t, "of an unknown member", alarms(pb.AlarmRequest_ACTIVATE, pb.AlarmType_NOSPACE, 5), "1 of 5 ")
+	expect.Equal(t, "of no member", alarms(pb.AlarmRequest_ACTIVATE, pb.AlarmType_NOSPACE, 0), "1 of 0 ")
+	expect.Equal(t, "unknown ones", alarms(pb.AlarmRequest_GET, unknown, 0), "")
+	expect.Equal(t, "known ones", len(alarms(pb.AlarmRequest_GET, pb.AlarmType_NOSPACE, 77)), len("1 of 5 1 of 0 "))
+	expect.Equal(t, "all", len(alarms(pb.AlarmRequest_GET, pb.AlarmType_NONE, 0)), len("1 of 5 1 of 0 "))
+	expect.Equal(t, "another one disarmed", alarms(pb.AlarmRequest_DEACTIVATE, pb.AlarmType_CORRUPT, 5), "")
+	expect.Equal(t, "the first disarmed", alarms(pb.AlarmRequest_DEACTIVATE, pb.AlarmType_NOSPACE, 5), "1 of 5 ")
+	expect.Equal(t, "the second disarmed", alarms(pb.AlarmRequest_DEACTIVATE, pb.AlarmType_NOSPACE, 0), "1 of 0 ")
+	// They are kept and told, and stand in nobody's way.
+	for _, alarm := range []pb.AlarmType{unknown, -7, math.MaxInt32} {
+		want := fmt.Sprintf("%d of %d ", alarm, member)
+		expect.Equal(t, "raised", alarms(pb.AlarmRequest_ACTIVATE, alarm, member), want)
+		expect.Equal(t, "there", alarms(pb.AlarmRequest_GET, alarm, 0), want)
+		errorTexts := expect.Must(client.Status(ctx, server.Endpoint))(t).Errors
+		expect.Equal(t, "errors in the status", len(errorTexts), 1)
+		expect.Equal(t, "status", strings.Join(strings.Fields(errorTexts[0]), " "), fmt.Sprintf("memberID:%d alarm:%d", member, alarm))
+		putAll(t, ctx, client, "a=1")
+		server.Kill()
+		server.Resume()
+		client = server.Client()
+		maintenance = pb.NewMaintenanceClient(client.ActiveConnection())
+		putAll(t, ctx, client, "a=2")
+		expect.Equal(t, "still there", alarms(pb.AlarmRequest_GET, pb.AlarmType_NONE, 0), want)
+		for query, code := range map[string]int{"": http.StatusServiceUnavailable, fmt.Sprintf("?exclude=%d", alarm): http.StatusOK} {
+			response := expect.Must(http.Get(server.URL() + "/health" + query))(t)
+			body := string(expect.Must(io.ReadAll(response.Body))(t))
+			_ = response.Body.Close()
+			expect.Equal(t, "health", response.StatusCode, code)
+			expect.Equal(t, "why", strings.Contains(body, "ALARM UNKNOWN"), query == "")
+		}
+		expect.Equal(t, "disarmed", alarms(pb.AlarmRequest_DEACTIVATE, alarm, member), want)
+	}
+	expect.Equal(t, "none is left", alarms(pb.AlarmRequest_GET, pb.AlarmType_NONE, 0), "")
+}
+
 func TestQuotaRaisesTheAlarm(t *testing.T) {
 	server, client, ctx := start(t, "--quota-backend-bytes=4194304")
 	value := strings.Repeat("x", 256<<10)
@@ -187,6 +244,25 @@ func TestMembers(t *testing.T) {
 	wantStatus(t, err, codes.InvalidArgument, "etcdserver: given member URLs are invalid")
 	_, err = client.MoveLeader(ctx, 404)
 	wantStatus(t, err, codes.FailedPrecondition, "etcdserver: bad leader transferee")
+
+	cluster := pb.NewClusterClient(client.ActiveConnection())
+	// It is the last one, and no learner.
+	_, err = cluster.MemberRemove(ctx, &pb.MemberRemoveRequest{ID: member.ID})
+	wantRaw(t, err, codes.Unknown, "etcdserver: re-configuration failed due to not enough started members")
+	_, err = client.MemberPromote(ctx, member.ID)
+	wantStatus(t, err, codes.FailedPrecondition, "etcdserver: can only promote a learner member")
+	_, err = cluster.MemberAdd(ctx, &pb.MemberAddRequest{PeerURLs: member.PeerURLs})
+	wantRaw(t, err, codes.FailedPrecondition, "etcdserver: Peer URLs already exists")
+	for _, urls := range [][]string{nil, {""}, {"host:1"}, {"http://host"}, {"http://host:1/"}, {"ftp://host:1"}, {"http://[::1]"}, {"http:host:1"}, {"http://host:x"}, {"http://a:1:2"}} {
+		_, err = cluster.MemberAdd(ctx, &pb.MemberAddRequest{PeerURLs: urls})
+		wantRaw(t, err, codes.InvalidArgument, "etcdserver: given member URLs are invalid")
+	}
+	// URLs of a member that is there are not looked at.
+	for _, urls := range [][]string{{"http://127.0.0.1:1", "http://127.0.0.1:2"}, {"not a url"}, nil, member.PeerURLs} {
+		updated := expect.Must(cluster.MemberUpdate(ctx, &pb.MemberUpdateRequest{ID: member.ID, PeerURLs: urls}))(t)
+		expect.Equal(t, "peer URLs", fmt.Sprint(updated.Members[0].PeerURLs), fmt.Sprint(urls))
+		expect.Equal(t, "no revision", updated.Header.Revision, 0)
+	}
 }
 
 func TestSnapshot(t *testing.T) {

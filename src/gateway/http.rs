@@ -16,6 +16,7 @@ use super::serve::Secure;
 use super::ui::{self, Pages};
 use crate::auth::CertificateName;
 use crate::config::{Access, ETCD_CLUSTER_VERSION, ETCD_VERSION};
+use crate::keyspace::alarms;
 use crate::telemetry::{Metrics, exposition};
 
 /// How long a health check may wait for its read, as in etcd with its default election timeout.
@@ -29,8 +30,8 @@ pub type ReadFuture<'a> = Pin<Box<dyn Future<Output = Result<(), String>> + Send
 
 /// What health checks need to know of the server.
 pub trait HealthState: Send + Sync + 'static {
-    /// The alarms that are active.
-    fn alarms(&self) -> Vec<AlarmType>;
+    /// The numbers of the alarms that are active: also of those that have no meaning here.
+    fn alarms(&self) -> Vec<i32>;
 
     /// Reads a key, from the local state if `serializable`; the error is a text for people.
     fn read(&self, serializable: bool) -> ReadFuture<'_>;
@@ -165,10 +166,11 @@ impl Endpoints {
         let excluded = query_set(request, "exclude");
         let serializable = query(request).find(|(name, _)| name == "serializable");
         let serializable = serializable.is_some_and(|(_, value)| value == "true");
-        let alarm = self.state.alarms().into_iter().find(|a| !excluded.contains(a.as_str_name()));
-        let reason = match alarm {
-            Some(AlarmType::Nospace) => Some("ALARM NOSPACE".to_owned()),
-            Some(AlarmType::Corrupt) => Some("ALARM CORRUPT".to_owned()),
+        let counts = |alarm: &i32| !excluded.contains(&*alarms::name(*alarm));
+        let alarm = self.state.alarms().into_iter().find(counts);
+        let reason = match alarm.map(AlarmType::try_from) {
+            Some(Ok(AlarmType::Nospace)) => Some("ALARM NOSPACE".to_owned()),
+            Some(Ok(AlarmType::Corrupt)) => Some("ALARM CORRUPT".to_owned()),
             Some(_) => Some("ALARM UNKNOWN".to_owned()),
             None => self.read(serializable).await.err().map(|why| format!("RANGE ERROR:{why}")),
         };
@@ -224,7 +226,7 @@ impl Endpoints {
 
     async fn run_check(&self, test: Test) -> Result<(), String> {
         match test {
-            Test::NotCorrupt => match self.state.alarms().contains(&AlarmType::Corrupt) {
+            Test::NotCorrupt => match self.state.alarms().contains(&(AlarmType::Corrupt as i32)) {
                 true => Err("alarm activated: CORRUPT".into()),
                 false => Ok(()),
             },
@@ -402,7 +404,7 @@ mod tests {
     }
 
     impl HealthState for Unreadable {
-        fn alarms(&self) -> Vec<AlarmType> {
+        fn alarms(&self) -> Vec<i32> {
             Vec::new()
         }
 
@@ -415,10 +417,27 @@ mod tests {
         }
     }
 
+    /// A server with these alarms, and nothing else that is wrong.
+    struct Alarmed(Vec<i32>);
+
+    impl HealthState for Alarmed {
+        fn alarms(&self) -> Vec<i32> {
+            self.0.clone()
+        }
+
+        fn read(&self, _serializable: bool) -> ReadFuture<'_> {
+            Box::pin(std::future::ready(Ok(())))
+        }
+    }
+
     async fn ask(loading: bool, path: &str) -> (u16, String) {
+        ask_of(Unreadable { loading }, path).await
+    }
+
+    async fn ask_of(state: impl HealthState, path: &str) -> (u16, String) {
         let access = Access { cors: None, hosts: None };
         let metrics = Arc::new(Metrics::new(false));
-        let endpoints = Endpoints::new(Arc::new(Unreadable { loading }), metrics, access);
+        let endpoints = Endpoints::new(Arc::new(state), metrics, access);
         let request = Request::builder().uri(path).body(()).expect("a request");
         let response = endpoints.metrics_only(&request).await;
         let status = response.status().as_u16();
@@ -446,5 +465,27 @@ mod tests {
     async fn a_server_that_has_loaded_and_cannot_read_is_not_alive() {
         assert_eq!(ask(false, "/livez").await.0, 503);
         assert_eq!(ask(false, "/readyz").await.0, 503);
+    }
+
+    #[tokio::test]
+    async fn alarms_without_a_name_count_as_well() {
+        for (alarms, path, status, reason) in [
+            (vec![7], "/health", 503, "ALARM UNKNOWN"),
+            (vec![-7], "/health?exclude=7", 503, "ALARM UNKNOWN"),
+            (vec![7, -7], "/health?exclude=7&exclude=-7", 200, ""),
+            (vec![1], "/health?exclude=7", 503, "ALARM NOSPACE"),
+            (vec![7, 2], "/health?exclude=7", 503, "ALARM CORRUPT"),
+            (vec![1], "/health?exclude=NOSPACE", 200, ""),
+        ] {
+            let health = serde_json::json!({
+                "health": if status == 200 { "true" } else { "false" },
+                "reason": reason,
+            });
+            let (code, body) = ask_of(Alarmed(alarms), path).await;
+            let told: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+            assert_eq!((code, told), (status, health), "{path}");
+        }
+        assert_eq!(ask_of(Alarmed(vec![7]), "/readyz").await.0, 200);
+        assert_eq!(ask_of(Alarmed(vec![2]), "/readyz").await.0, 503);
     }
 }

@@ -2,6 +2,7 @@
 //! value, a password, a hash or a token.
 
 use crate::audit::line::Subject;
+use crate::keyspace::alarms;
 use crate::keyspace::txn::is_read_only;
 use bytes::Bytes;
 use leaseway_proto::authpb::permission::Type;
@@ -192,8 +193,8 @@ impl Asked for pb::AlarmRequest {
 
     fn subject(&self) -> Subject {
         let action = AlarmAction::try_from(self.action).map_or("?", |it| it.as_str_name());
-        let alarm = pb::AlarmType::try_from(self.alarm).map_or("?", |it| it.as_str_name());
-        with(&[("action", action), ("alarm", alarm), ("member", &format!("{:x}", self.member_id))])
+        let alarm = alarms::name(self.alarm);
+        with(&[("action", action), ("alarm", &alarm), ("member", &format!("{:x}", self.member_id))])
     }
 }
 
