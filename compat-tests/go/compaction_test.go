@@ -2,6 +2,7 @@ package clientsuite
 
 import (
 	"fmt"
+	"math"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -59,6 +60,37 @@ func TestCompactionOfAnEmptyStore(t *testing.T) {
 	_, err = client.Compact(ctx, -1)
 	wantStatus(t, err, codes.OutOfRange, compactedText)
 	expect.Equal(t, "revision", expect.Must(client.Get(ctx, "a"))(t).Header.Revision, 1)
+}
+
+// TestCompactionOfNothing covers revisions that no key can have.
+func TestCompactionOfNothing(t *testing.T) {
+	for _, physical := range []bool{false, true} {
+		t.Run(fmt.Sprint("physical ", physical), func(t *testing.T) {
+			_, client, ctx := start(t)
+			var options []clientv3.CompactOption
+			if physical {
+				options = append(options, clientv3.WithCompactPhysical())
+			}
+			putAll(t, ctx, client, "a=1", "a=2") // 2, 3
+			for _, revision := range []int64{-1, -2, math.MinInt64} {
+				_, err := client.Compact(ctx, revision, options...)
+				wantStatus(t, err, codes.OutOfRange, compactedText)
+			}
+			_, err := client.Compact(ctx, math.MaxInt64, options...)
+			wantStatus(t, err, codes.OutOfRange, futureText)
+			expect.Equal(t, "revision", expect.Must(client.Compact(ctx, 0, options...))(t).Header.Revision, 3)
+			_, err = client.Compact(ctx, 0, options...)
+			wantStatus(t, err, codes.OutOfRange, compactedText)
+			_, err = client.Compact(ctx, -1, options...)
+			wantStatus(t, err, codes.OutOfRange, compactedText)
+			expect.Equal(t, "all history", pairs(expect.Must(client.Get(ctx, "a", clientv3.WithRev(2)))(t).Kvs), "a=1")
+			expect.Must(client.Compact(ctx, 1, options...))(t)
+			expect.Must(client.Compact(ctx, 3, options...))(t)
+			_, err = client.Get(ctx, "a", clientv3.WithRev(2))
+			wantStatus(t, err, codes.OutOfRange, compactedText)
+			expect.Equal(t, "the newest", pairs(expect.Must(client.Get(ctx, "a"))(t).Kvs), "a=2")
+		})
+	}
 }
 
 func TestCompactedReadInsideTxn(t *testing.T) {
