@@ -10,6 +10,7 @@ use leaseway_proto::authpb::permission::Type;
 use leaseway_proto::etcdserverpb as pb;
 use leaseway_proto::etcdserverpb::auth_client::AuthClient;
 use leaseway_proto::etcdserverpb::kv_client::KvClient;
+use leaseway_proto::etcdserverpb::watch_client::WatchClient;
 use support::client::within;
 use support::oxia::Oxia;
 use support::{PATIENCE, Server};
@@ -23,6 +24,7 @@ const CHEAP: &str = "--bcrypt-cost=4";
 struct Session {
     auth: AuthClient<Channel>,
     kv: KvClient<Channel>,
+    watch: WatchClient<Channel>,
     token: Option<String>,
 }
 
@@ -31,7 +33,8 @@ impl Session {
         let url = format!("http://127.0.0.1:{}", server.port);
         let endpoint = Endpoint::from_shared(url).expect("a URL").timeout(PATIENCE);
         let channel = endpoint.connect().await.expect("connects");
-        Session { auth: AuthClient::new(channel.clone()), kv: KvClient::new(channel), token: None }
+        let (auth, kv) = (AuthClient::new(channel.clone()), KvClient::new(channel.clone()));
+        Session { auth, kv, watch: WatchClient::new(channel), token: None }
     }
 
     fn with(&self, token: &Option<String>) -> Session {
@@ -61,6 +64,20 @@ impl Session {
         let key = key.to_owned().into();
         let range = pb::RangeRequest { key, serializable, ..Default::default() };
         self.kv.clone().range(self.request(range)).await.map(drop)
+    }
+
+    /// Why a watch of a key from a revision on is refused, if it is.
+    async fn watch(&self, key: &str, start_revision: i64) -> Option<String> {
+        let key = key.to_owned().into();
+        let create = pb::WatchCreateRequest { key, start_revision, ..Default::default() };
+        let create = pb::watch_request::RequestUnion::CreateRequest(create);
+        let create = pb::WatchRequest { request_union: Some(create) };
+        let requests = tokio_stream::once(create);
+        let answers = self.watch.clone().watch(self.request(requests)).await.expect("a stream");
+        let answer = within(answers.into_inner().message()).await.expect("an answer");
+        let answer = answer.expect("no end");
+        assert!(answer.created);
+        answer.canceled.then_some(answer.cancel_reason)
     }
 
     async fn add_user(&self, name: &str) {
@@ -229,6 +246,8 @@ async fn gateways_agree_on_users_and_tokens() {
     let (first, second) = (Session::open(&one).await, Session::open(&two).await);
     first.set_up().await;
     // Nobody is told less at the other gateway than here.
+    let reason = second.watch("k", 1).await.expect("refused");
+    assert!(reason.ends_with("etcdserver: user name is empty"), "{reason}");
     nobody(second.put("k").await);
     nobody(second.get("k", false).await);
     let root = within(first.login("root", "rootpw")).await.expect("a token");
@@ -238,6 +257,14 @@ async fn gateways_agree_on_users_and_tokens() {
         there.put("k").await.expect("the other gateway's token");
         there.get("k", false).await.expect("the other gateway's token");
         root.revoke("ann", "r").await;
+        // A watch stays, so it is the first to ask.
+        for start in [0, 1] {
+            let reason = there.watch("k", start).await.expect("refused");
+            assert!(reason.ends_with("etcdserver: permission denied"), "{reason}");
+            root.grant("ann", "r").await;
+            assert_eq!(there.watch("k", start).await, None);
+            root.revoke("ann", "r").await;
+        }
         denied(there.put("k").await);
         denied(there.get("k", false).await);
         root.grant("ann", "r").await;

@@ -481,3 +481,16 @@ impl Answered for pb::LeaseGrantResponse {
         subject.lease(self.id);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_login_under_way_does_not_keep_its_password() {
+        let (name, password) = ("ann".to_owned(), "secret".repeat(1000));
+        let kept = pb::AuthenticateRequest { name: name.clone(), password }.kept();
+        assert_eq!(kept, pb::AuthenticateRequest { name, password: String::new() });
+        assert_eq!(kept.subject(), with(&[("target_user", "ann")]));
+    }
+}
