@@ -13,6 +13,7 @@
 //!
 //! Deliberately absent: any list of keys.
 
+mod begun;
 mod expiry;
 mod remaining;
 mod sweep;
@@ -163,11 +164,23 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         self.log.propose(Command { authority: authority.cloned(), op: Some(op) }).await
     }
 
-    /// Grants a lease to `authority`. An `id` of 0 lets the server pick a random one.
+    /// Grants a lease to `authority`. An `id` of 0 lets the server pick a random one. What was begun goes on
+    /// when the caller goes away.
     ///
     /// # Errors
     /// TTL too large; id taken; refusals by alarm, and of nobody.
     pub async fn grant(
+        self: &Arc<Self>,
+        id: i64,
+        ttl: i64,
+        authority: Option<&Authority>,
+    ) -> Result<Granted, LeaseError> {
+        let (leases, authority) = (self.clone(), authority.cloned());
+        let grant = async move { leases.try_grant(id, ttl, authority.as_ref()).await };
+        begun::to_its_end(grant).await
+    }
+
+    async fn try_grant(
         &self,
         id: i64,
         ttl: i64,
@@ -250,11 +263,22 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         Ok(Granted { id, ttl, revision: outcome.revision })
     }
 
-    /// Ends a lease and its keys for `authority`; returns the revision afterwards.
+    /// Ends a lease and its keys for `authority`; returns the revision afterwards. What was begun goes on when
+    /// the caller goes away.
     ///
     /// # Errors
     /// Lease not found; `authority` may not write its keys.
-    pub async fn revoke(&self, id: i64, authority: Option<&Authority>) -> Result<i64, LeaseError> {
+    pub async fn revoke(
+        self: &Arc<Self>,
+        id: i64,
+        authority: Option<&Authority>,
+    ) -> Result<i64, LeaseError> {
+        let (leases, authority) = (self.clone(), authority.cloned());
+        let revoke = async move { leases.try_revoke(id, authority.as_ref()).await };
+        begun::to_its_end(revoke).await
+    }
+
+    async fn try_revoke(&self, id: i64, authority: Option<&Authority>) -> Result<i64, LeaseError> {
         self.log.barrier().await?;
         let keeper = self.reader.leases().keeper(id).value;
         let outcome = self.propose_for(authority, Op::LeaseRevoke(LeaseRevoke { id })).await?;
