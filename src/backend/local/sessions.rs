@@ -1,7 +1,9 @@
 //! Local sessions: deadlines in memory.
 //!
 //! A heartbeat only moves a session's deadline. The heap of timers is lazy: it holds a lower bound
-//! of each session's deadline, and a timer that fires too early is put back at the right time.
+//! of each session's deadline, and a timer that fires too early is put back at the right time. So a session
+//! has one timer that counts, however often it is renewed or started again. Timers of sessions that were
+//! closed are left in the heap, until they are more than those that count.
 //!
 //! When this process itself stood still (stopped by a signal, a frozen machine), nobody could have
 //! renewed anything. Such a gap is noticed by its own heartbeat being late, and sessions that ran
@@ -20,11 +22,15 @@ use tokio::time::Instant;
 const PULSE: Duration = Duration::from_millis(200);
 /// A pulse this late means that the process stood still.
 const GAP: Duration = Duration::from_millis(1500);
+/// Timers that may be left of closed sessions, however few sessions there are.
+const LEFT: usize = 64;
 
 #[derive(Debug)]
 struct Session {
     timeout: Duration,
     deadline: Instant,
+    // When its timer fires: not after its deadline. Others of the same id do not count.
+    armed: Instant,
     // Was given another full timeout after a gap and has not been renewed since.
     spared: bool,
 }
@@ -67,8 +73,14 @@ impl LocalSessions {
         let mut inner = self.inner.lock();
         let deadline = self.clock.now() + remaining;
         let first = inner.timers.peek().is_none_or(|Reverse((next, _))| deadline < *next);
-        inner.sessions.insert(id, Session { timeout, deadline, spared: false });
-        inner.timers.push(Reverse((deadline, id)));
+        let known = inner.sessions.get(&id).map(|session| session.armed);
+        let armed = known.filter(|armed| *armed <= deadline);
+        if armed.is_none() {
+            inner.timers.push(Reverse((deadline, id)));
+        }
+        let armed = armed.unwrap_or(deadline);
+        inner.sessions.insert(id, Session { timeout, deadline, armed, spared: false });
+        inner.tidy();
         drop(inner);
         if first {
             self.earlier.notify_one();
@@ -86,7 +98,9 @@ impl LocalSessions {
 
     /// Ends a session without a word.
     pub fn drop(&self, id: SessionId) {
-        self.inner.lock().sessions.remove(&id);
+        let mut inner = self.inner.lock();
+        inner.sessions.remove(&id);
+        inner.tidy();
     }
 
     /// Number of living sessions.
@@ -116,6 +130,19 @@ impl Inner {
         }
     }
 
+    /// Makes the timers anew when most of them do not count, so that they take no more memory than the
+    /// sessions, and each change a constant time on average.
+    fn tidy(&mut self) {
+        if self.timers.len() <= 2 * self.sessions.len() + LEFT {
+            return;
+        }
+        let sessions = self.sessions.iter_mut().map(|(id, session)| {
+            session.armed = session.deadline;
+            Reverse((session.deadline, *id))
+        });
+        self.timers = sessions.collect();
+    }
+
     fn take_expired(&mut self, now: Instant, most: usize) -> Vec<SessionId> {
         let mut ended = Vec::new();
         while ended.len() < most {
@@ -124,9 +151,11 @@ impl Inner {
                 break;
             }
             self.timers.pop();
-            match self.sessions.get(&id) {
+            match self.sessions.get_mut(&id) {
+                Some(session) if session.armed != due => {}
                 None => {}
                 Some(session) if session.deadline > now => {
+                    session.armed = session.deadline;
                     self.timers.push(Reverse((session.deadline, id)));
                 }
                 Some(_) => {
@@ -305,6 +334,39 @@ mod tests {
         sessions.close(id, "").await.unwrap();
         assert!(pass(&sessions, 4 * SECOND).await.is_empty());
         assert!(sessions.inner.lock().timers.is_empty(), "the timer of a closed session goes too");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn timers_are_about_as_many_as_sessions() {
+        let sessions = LocalSessions::new(Duration::MAX);
+        let timers = || sessions.inner.lock().timers.len();
+        let hour = 3600 * SECOND;
+        for _ in 0..1000 {
+            // As a lease that the gateways keep is renewed.
+            sessions.restore(7, hour, hour);
+            sessions.keep_alive(7).await.unwrap();
+        }
+        assert_eq!(timers(), 1);
+        for _ in 0..1000 {
+            let id = sessions.create(hour).await.unwrap().id;
+            sessions.close(id, "").await.unwrap();
+        }
+        assert!(timers() <= 2 + LEFT, "{} timers", timers());
+        assert_eq!(sessions.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_that_is_started_again_ends_when_it_was_told_last() {
+        let sessions = sessions();
+        for (first, second) in [(50, 5), (5, 50)] {
+            sessions.restore(7, first * SECOND, first * SECOND);
+            sessions.restore(7, second * SECOND, second * SECOND);
+            sessions.restore(8, 60 * SECOND, 60 * SECOND);
+            assert!(pass(&sessions, second * SECOND - PULSE).await.is_empty());
+            assert_eq!(pass(&sessions, 2 * PULSE).await, [7]);
+            assert_eq!(pass(&sessions, (62 - second) * SECOND).await, [8]);
+        }
+        assert!(sessions.inner.lock().timers.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
