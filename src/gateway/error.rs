@@ -3,6 +3,7 @@
 use crate::backend::ProposeError;
 use crate::keyspace::error::{ReadError, Refusal};
 use crate::lease::LeaseError;
+use crate::storage::StorageError;
 use tonic::{Code, Status};
 
 /// Everything that a client can be told besides an answer.
@@ -318,6 +319,8 @@ impl From<LeaseError> for Error {
 pub fn read_failed(error: ReadError) -> Status {
     match error {
         ReadError::Refused(refusal) => Error::from(refusal).into(),
+        // On the way out, or after a failure of the store that has been told and ends the process.
+        ReadError::Storage(StorageError::Closed(_)) => Error::Stopped.into(),
         ReadError::Storage(error) => {
             tracing::error!(%error, "reading from storage failed");
             Status::new(Code::DataLoss, "etcdserver: corrupt cluster")
@@ -329,6 +332,25 @@ pub fn read_failed(error: ReadError) -> Status {
 mod tests {
     use super::*;
     use std::collections::HashSet;
+
+    #[test]
+    fn a_store_that_is_closed_is_not_a_corrupt_one() {
+        use crate::backend::fake::machine_after;
+        use crate::keyspace::reader::Reader;
+        use crate::keyspace::view::View;
+        use leaseway_proto::etcdserverpb as pb;
+        use std::sync::Arc;
+
+        let (machine, engine) = machine_after([]);
+        let view = Arc::new(View::new(machine.published()));
+        let reader = Reader::new(machine.shared().clone(), engine.clone(), view);
+        engine.close();
+        let request = pb::RangeRequest { key: "k".into(), ..pb::RangeRequest::default() };
+        let told = read_failed(reader.range(&request, None).expect_err("closed"));
+        assert_eq!((told.code(), told.message()), Error::Stopped.told());
+        let damaged = read_failed(StorageError::Corrupted("a page".into()).into());
+        assert_eq!((damaged.code(), damaged.message()), Error::Corrupt.told());
+    }
 
     #[test]
     fn the_table_is_whole_and_unambiguous() {
