@@ -157,8 +157,9 @@ impl<L: Log, S: Sessions> Kv for KvService<L, S> {
     ) -> Result<Response<pb::PutResponse>, Status> {
         let credentials = Credentials::of(&request);
         let request = request.into_inner();
-        validate::put(&request)?;
+        // As with etcd, beyond the quota nobody is told what else is wrong.
         self.context.within_quota(validate::put_cost(&request)).await?;
+        validate::put(&request)?;
         validate::size(&request, &self.context.limits)?;
         match self.order(Op::Put(request), &credentials).await? {
             (Reply::Put(mut response), header) => {
@@ -192,6 +193,8 @@ impl<L: Log, S: Sessions> Kv for KvService<L, S> {
     ) -> Result<Response<pb::TxnResponse>, Status> {
         let credentials = Credentials::of(&request);
         let request = request.into_inner();
+        // Nothing if it only reads.
+        self.context.within_quota(validate::txn_cost(&request)).await?;
         validate::txn(&request, self.context.limits.max_txn_ops)?;
         self.context.metrics.keyspace.txn_total.inc();
         if is_read_only(&request) {
@@ -207,7 +210,6 @@ impl<L: Log, S: Sessions> Kv for KvService<L, S> {
             response.header = Some(self.context.identity.header(revision));
             return Ok(Response::new(response));
         }
-        self.context.within_quota(validate::txn_cost(&request)).await?;
         validate::size(&request, &self.context.limits)?;
         match self.order(Op::Txn(request), &credentials).await? {
             (Reply::Txn(mut response), header) => {
