@@ -20,6 +20,14 @@ use tokio::sync::watch;
 /// How long a caller waits at most, as in etcd with its usual settings: 5 s and two election timeouts.
 pub const PATIENCE: Duration = Duration::from_secs(7);
 
+/// Waits for no longer than [`PATIENCE`].
+///
+/// # Errors
+/// [`ProposeError::TimedOut`].
+pub async fn in_time<T>(wait: impl Future<Output = T>) -> Result<T, ProposeError> {
+    tokio::time::timeout(PATIENCE, wait).await.map_err(|_| ProposeError::TimedOut)
+}
+
 /// Why a command has no outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProposeError {

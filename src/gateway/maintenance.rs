@@ -103,7 +103,7 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
                 };
                 self.context.permitted_now(&credentials, permit).await?;
                 let found = self.context.reader.shared().alarms.list(request.alarm);
-                self.context.reader.view().durable(found.position).await;
+                self.context.durable(found.position).await?;
                 let header = Some(self.context.identity.header(self.context.revision()));
                 return Ok(Response::new(pb::AlarmResponse { header, alarms: found.value }));
             }
@@ -135,7 +135,7 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
         self.context.anybody(&Credentials::of(&request)).await?;
         let alarms = self.context.reader.shared().alarms.list(0);
         // Nobody is told of an alarm that a crash could take back.
-        self.context.reader.view().durable(alarms.position).await;
+        self.context.durable(alarms.position).await?;
         let published = self.context.reader.view().now();
         let identity = self.context.identity;
         Ok(Response::new(pb::StatusResponse {
@@ -189,7 +189,7 @@ impl<L: Log, S: Sessions> Maintenance for MaintenanceService<L, S> {
             .await?
             .map_err(|error| read_failed(error.into()))?;
         // The store may be ahead of the log. Nobody is told what is not durable.
-        self.context.reader.view().durable(found.position).await;
+        self.context.durable(found.position).await?;
         let header = Some(self.context.identity.header(self.context.revision()));
         Ok(Response::new(pb::HashResponse { header, hash: found.value }))
     }

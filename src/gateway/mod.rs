@@ -32,7 +32,7 @@ pub mod validate;
 pub mod watch;
 
 use crate::auth::Auth;
-use crate::backend::{Log, Sessions};
+use crate::backend::{Log, Sessions, in_time};
 use crate::config::Limits;
 use crate::keyspace::command::{AlarmChange, Op, internal};
 use crate::keyspace::reader::Reader;
@@ -68,6 +68,14 @@ impl<L: Log, S: Sessions> Context<L, S> {
     /// Revision that a client may rely on.
     pub fn revision(&self) -> i64 {
         self.reader.view().now().visible.revision
+    }
+
+    /// Waits until a commit is durable: nobody is told what a crash could take back.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`].
+    pub async fn durable(&self, position: u64) -> Result<(), Error> {
+        Ok(in_time(self.reader.view().durable(position)).await?)
     }
 
     /// Refuses a request that would go beyond the quota, and raises the alarm that then refuses all

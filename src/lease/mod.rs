@@ -19,7 +19,7 @@ mod remaining;
 mod sweep;
 pub mod times;
 
-use crate::backend::{Log, PATIENCE, ProposeError, SessionError, SessionId, Sessions};
+use crate::backend::{Log, ProposeError, SessionError, SessionId, Sessions, in_time};
 use crate::keyspace::auth::Authority;
 use crate::keyspace::command::{
     self, Command, LeaseGrant, LeaseRenewed, LeaseRevoke, Op, Outcome, Reply,
@@ -150,6 +150,11 @@ impl<L: Log, S: Sessions> Leases<L, S> {
     /// Whether sessions are shared with other processes, and a renewal takes a while.
     pub fn shares_sessions(&self) -> bool {
         self.sessions.shared()
+    }
+
+    /// Waits until a commit is durable.
+    async fn durable(&self, position: u64) -> Result<(), LeaseError> {
+        Ok(in_time(self.reader.view().durable(position)).await?)
     }
 
     async fn propose(&self, op: Op) -> Result<Outcome, ProposeError> {
@@ -304,9 +309,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             };
             // Perhaps when no gateway was there; then it is given a new session.
             let settled = self.settled(id, keeper.session);
-            if tokio::time::timeout(PATIENCE, settled).await.is_err() {
-                return Err(LeaseError::TimedOut);
-            }
+            in_time(settled).await?;
             // Otherwise, perhaps its end is not yet applied: the client must not see its keys any more
             // once it has been told.
             self.expire_lease(id, &keeper).await?;
@@ -328,7 +331,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         }
         let Some((keeper, ttl)) = found.value else { return Ok(Renewal::Done(0)) };
         let session = keeper.session;
-        self.reader.view().durable(found.position).await;
+        self.durable(found.position).await?;
         if session == 0 {
             // If not, another gateway has ended it, and perhaps granted it anew, with a session.
             let renewed = self.log_renewal(id, &keeper).await?;
@@ -384,7 +387,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             position = attached.position;
             keys = attached.value.unwrap_or_default();
         }
-        self.reader.view().durable(position).await;
+        self.durable(position).await?;
         let Some(lease) = found.value else { return Ok(None) };
         let remaining = match self.remaining(&lease).await {
             Ok(remaining) => i64::try_from(remaining.as_secs()).unwrap_or(i64::MAX),
@@ -410,9 +413,12 @@ impl<L: Log, S: Sessions> Leases<L, S> {
 
     /// All leases that are known here with what they have left, as far as that can be told without
     /// asking anyone: those that end first at the front.
-    pub async fn with_remaining(&self) -> Vec<(Duration, Lease)> {
+    ///
+    /// # Errors
+    /// [`LeaseError::TimedOut`] while it can't be told what is durable.
+    pub async fn with_remaining(&self) -> Result<Vec<(Duration, Lease)>, LeaseError> {
         let found = self.reader.leases().all();
-        self.reader.view().durable(found.position).await;
+        self.durable(found.position).await?;
         let mut leases = Vec::with_capacity(found.value.len());
         for lease in found.value {
             // The order is a courtesy: not worth a request for each where sessions are far away.
@@ -424,15 +430,15 @@ impl<L: Log, S: Sessions> Leases<L, S> {
             leases.push((remaining, lease));
         }
         leases.sort_unstable_by_key(|(remaining, lease)| (*remaining, lease.id));
-        leases
+        Ok(leases)
     }
 
     /// Ids of all leases, those that end first at the front.
     ///
     /// # Errors
-    /// Only that the backend stopped.
+    /// The backend stopped, or did not answer in time.
     pub async fn all(&self) -> Result<Vec<i64>, LeaseError> {
         self.log.barrier().await?;
-        Ok(self.with_remaining().await.into_iter().map(|(_, lease)| lease.id).collect())
+        Ok(self.with_remaining().await?.into_iter().map(|(_, lease)| lease.id).collect())
     }
 }

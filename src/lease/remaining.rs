@@ -52,7 +52,7 @@ impl<L: Log, S: Sessions> Leases<L, S> {
         }
         let leases = self.reader.leases().all();
         // The time of one that has just been renewed starts anew before that is published.
-        self.reader.view().durable(leases.position).await;
+        self.durable(leases.position).await?;
         for lease in leases.value {
             if seconds(lease.ttl) <= longer_than {
                 continue;

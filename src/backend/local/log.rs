@@ -14,7 +14,7 @@ use super::logger::Logger;
 use super::recover::{checkpoint, make_room};
 use super::wal::Wal;
 use crate::backend::compaction::CompactionTold;
-use crate::backend::{Log, Pending, ProposeError};
+use crate::backend::{Log, Pending, ProposeError, in_time};
 use crate::keyspace::command::{Command, Outcome};
 use crate::keyspace::event::{RevisionEvents, Visible};
 use crate::keyspace::machine::Machine;
@@ -173,8 +173,12 @@ impl Log for LocalLog {
         let (answer, wait) = oneshot::channel();
         let proposal = Request::Propose(Proposal { command, answer });
         let _pending = Pending::new(&self.stats.pending);
-        self.queue.send(proposal).await.map_err(|_| ProposeError::Stopped)?;
-        wait.await.map_err(|_| ProposeError::Stopped)
+        // Behind a disk that does not answer. What is queued may still be done.
+        let ordered = async {
+            self.queue.send(proposal).await.ok()?;
+            wait.await.ok()
+        };
+        in_time(ordered).await?.ok_or(ProposeError::Stopped)
     }
 
     async fn barrier(&self) -> Result<(), ProposeError> {

@@ -238,6 +238,28 @@ async fn what_was_applied_on_a_group_that_is_not_logged_is_not_answered_either()
     assert!(failure.is_some_and(|error| error.contains("broken")));
 }
 
+#[tokio::test]
+async fn a_command_behind_a_disk_that_does_not_answer_has_its_end_in_time() {
+    let world = World::start();
+    world.file.set(Syncs::Wait);
+    let first = world.propose("first");
+    tokio::task::yield_now().await;
+    world.file.holds();
+    // From here on time passes as soon as nothing else happens.
+    tokio::time::pause();
+    let begun = tokio::time::Instant::now();
+    assert!(matches!(first.await.unwrap(), Err(ProposeError::TimedOut)));
+    assert!(begun.elapsed() < crate::backend::PATIENCE + Duration::from_secs(1));
+    assert_eq!(world.stats().pending.load(Ordering::Relaxed), 0);
+    tokio::time::resume();
+    world.file.set(Syncs::Pass);
+    // Its outcome was not known: it is done after all.
+    assert_eq!(world.propose("second").await.unwrap().unwrap().revision, 3);
+    assert_eq!(*world.told.0.lock(), [2, 3]);
+    world.log.stop().await;
+    world.thread.join().unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_last_group_is_finished_before_the_end() {
     let world = World::start();

@@ -147,7 +147,7 @@ impl<L: Log, S: Sessions> Ui<L, S> {
         let leases = context.reader.leases();
         let before = context.reader.view().auth().revision;
         let (mut told, mut seen) = (Vec::new(), Vec::new());
-        let all = context.leases.with_remaining().await;
+        let all = context.leases.with_remaining().await?;
         let mut position = 0;
         for (remaining, lease) in all.iter().take(LEASES) {
             let keys = leases.keys(lease.id, None, KEYS_OF_LEASE);
@@ -163,7 +163,7 @@ impl<L: Log, S: Sessions> Ui<L, S> {
             }));
             seen.extend(keys);
         }
-        context.reader.view().durable(position).await;
+        context.durable(position).await?;
         let judged = AtomicU64::new(before);
         // The very keys that are told, which need not be on their leases any more, and all others.
         let permit = |auth: &AuthState, who: Option<&Authority>| {
