@@ -1,18 +1,24 @@
 //! Snapshots of the whole keyspace, sent as etcd's database file.
 //!
 //! The file is written to disk first, from one storage snapshot, and sent from there: however slow a
-//! client reads, the store is not held up by it, and no more than a few pieces of the file are in memory.
+//! client reads, the store is not held up by it, and no more than a few pieces of the file are in memory. A
+//! part of the disk is left free for the log ([`room`]).
 
+mod room;
+
+use super::error::Error;
 use super::told::{self, Asker};
+use crate::backend::in_time;
 use crate::config::ETCD_CLUSTER_VERSION;
 use crate::keyspace::reader::Reader;
-use crate::storage::Engine;
 use crate::storage::tables::meta;
-use crate::transfer::export::{self, Origin};
+use crate::storage::{Engine, StorageError};
+use crate::transfer::export::{self, ExportError, Origin};
 use crate::transfer::temporary;
 use bytes::Bytes;
 use leaseway_proto::etcdserverpb as pb;
 use ring::digest::{Context, SHA256};
+use room::{Space, Sparing};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -66,11 +72,11 @@ impl Snapshots {
         });
         let written = written.await.map_err(|error| Status::internal(error.to_string()))?;
         let (file, length, position) = written.map_err(|error| {
-            tracing::error!(error, "cannot make a snapshot");
-            Status::unknown(error)
+            tracing::error!(%error, "cannot make a snapshot");
+            refused(&error)
         })?;
         // The store may be ahead of the log. Nobody is told what is not durable.
-        self.reader.view().durable(position).await;
+        in_time(self.reader.view().durable(position)).await.map_err(Error::from)?;
         told::snapshot(length, asker);
         tokio::spawn(async move {
             match pass_on(file, length, &answers).await {
@@ -87,14 +93,30 @@ impl Snapshots {
 }
 
 /// Writes a file; returns it, its length, and the commit that must be durable before it is sent.
-fn write(engine: &dyn Engine, folder: &Path, origin: Origin) -> Result<(File, u64, u64), String> {
-    let file = temporary::file(folder)
-        .map_err(|error| format!("cannot make a file in {}: {error}", folder.display()))?;
-    let snapshot = engine.snapshot().map_err(|error| error.to_string())?;
-    let state = meta::state(&*snapshot).map_err(|error| error.to_string())?;
-    let written = export::write(&*snapshot, origin, file);
-    let (file, length) = written.map_err(|error| error.to_string())?;
-    Ok((file, length, state.position))
+fn write(
+    engine: &dyn Engine,
+    folder: &Path,
+    origin: Origin,
+) -> Result<(File, u64, u64), ExportError> {
+    let file = temporary::file(folder).map_err(|error| {
+        let what = format!("cannot make a file in {}: {error}", folder.display());
+        std::io::Error::new(error.kind(), what)
+    })?;
+    let snapshot = engine.snapshot()?;
+    let state = meta::state(&*snapshot)?;
+    let (file, length) = export::write(&*snapshot, origin, Sparing::new(file, Space::around))?;
+    Ok((file.into_inner(), length, state.position))
+}
+
+/// Why there is no snapshot, as a client is told.
+fn refused(error: &ExportError) -> Status {
+    match error {
+        ExportError::Storage(StorageError::Closed(_)) => Error::Stopped.into(),
+        ExportError::Io(full) if full.kind() == io::ErrorKind::StorageFull => {
+            Status::resource_exhausted(format!("no room for a snapshot: {full}"))
+        }
+        error => Status::unknown(error.to_string()),
+    }
 }
 
 /// Hands the file to a client. Returns whether it took all of it.
