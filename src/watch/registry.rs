@@ -79,8 +79,16 @@ pub(super) struct StreamState {
     pub outbox: Arc<Outbox>,
     pub watchers: HashMap<i64, u32>,
     pub next_id: i64,
-    /// Watchers that wait for room.
-    pub parked: Vec<u32>,
+    /// Watchers that wait for room, by cursor.
+    pub parked: BTreeSet<(i64, u32)>,
+    /// Whether nobody was turned away since there was room last.
+    pub has_room: bool,
+    /// Whether it is among the registry's `roomy` ones.
+    listed: bool,
+    /// Where watchers start that were given a start, with those that lie in the past.
+    starts: BTreeSet<(i64, u32)>,
+    /// The newest revision that a watcher of what comes then was created at.
+    created_at: i64,
     /// How many are behind, parked ones included.
     pub behind: usize,
     /// How many are dead.
@@ -88,6 +96,24 @@ pub(super) struct StreamState {
     /// Progress requests: each waits for the hub to reach this revision.
     pub progress: Vec<i64>,
     dirty: bool,
+}
+
+impl StreamState {
+    /// Whether one of its watchers starts behind `revision`, as its client asked.
+    pub fn starts_behind(&self, revision: i64) -> bool {
+        self.starts.last().is_some_and(|(start, _)| *start > revision)
+    }
+
+    /// Whether one of its watchers was created at a revision that the hub has not come to.
+    pub fn created_behind(&self, revision: i64) -> bool {
+        self.created_at > revision
+    }
+
+    /// How many of the watchers that wait for room may go on, of which `most` do at a time.
+    fn portion(&self, most: usize) -> usize {
+        let under_way = self.behind - self.parked.len();
+        if self.has_room { self.parked.len().min(most.saturating_sub(under_way)) } else { 0 }
+    }
 }
 
 #[derive(Default)]
@@ -104,6 +130,8 @@ pub(super) struct Registry {
     behind: BTreeSet<(i64, u32)>,
     /// Streams with progress requests.
     pub awaiting_progress: Vec<StreamId>,
+    /// Streams that have room again for watchers that wait for it.
+    roomy: Vec<StreamId>,
     /// Streams that were given something and not woken yet.
     dirty: Vec<u32>,
     stats: Arc<Stats>,
@@ -120,7 +148,11 @@ impl Registry {
             outbox,
             watchers: HashMap::new(),
             next_id: 0,
-            parked: Vec::new(),
+            parked: BTreeSet::new(),
+            has_room: true,
+            listed: false,
+            starts: BTreeSet::new(),
+            created_at: 0,
             behind: 0,
             dead: 0,
             progress: Vec::new(),
@@ -224,7 +256,12 @@ impl Registry {
             sent_since_tick: false,
             state: State::Live,
         });
-        self.streams[stream as usize].as_mut()?.watchers.insert(id, slot);
+        let state = self.streams[stream as usize].as_mut()?;
+        state.watchers.insert(id, slot);
+        match asked.start_revision {
+            0 => state.created_at = state.created_at.max(next - 1),
+            start => _ = state.starts.insert((start, slot)),
+        }
         self.stats.add_watchers(1);
         Some(slot)
     }
@@ -233,7 +270,6 @@ impl Registry {
     pub fn cancel(&mut self, stream: StreamId, id: i64) -> bool {
         let Some(state) = self.stream(stream) else { return false };
         let Some(slot) = state.watchers.remove(&id) else { return false };
-        state.parked.retain(|parked| *parked != slot);
         self.forget(slot);
         true
     }
@@ -243,6 +279,7 @@ impl Registry {
         let Some(watcher) = self.watcher(slot) else { return };
         let (next, place, state, stream) =
             (watcher.next, watcher.place, watcher.state, watcher.stream);
+        let start = watcher.start;
         if state == State::Queued {
             self.queued.remove(&(next, slot));
         }
@@ -256,6 +293,8 @@ impl Registry {
         if let Some(Some(stream)) = self.streams.get_mut(stream as usize) {
             stream.behind -= usize::from(state.is_behind());
             stream.dead -= usize::from(state == State::Dead);
+            stream.parked.remove(&(next, slot));
+            stream.starts.remove(&(start, slot));
         }
         self.slots[slot as usize].watcher = None;
         self.free.push(slot);
@@ -298,8 +337,11 @@ impl Registry {
         stream.behind -= usize::from(from.is_behind());
         stream.dead += usize::from(to == State::Dead);
         stream.dead -= usize::from(from == State::Dead);
-        if to == State::Parked && from != State::Parked {
-            stream.parked.push(slot);
+        if from == State::Parked {
+            stream.parked.remove(&(cursor, slot));
+        }
+        if to == State::Parked {
+            stream.parked.insert((next, slot));
         }
     }
 
@@ -312,6 +354,7 @@ impl Registry {
         let what = What::Events { batch: batch.clone(), fragment: watcher.fragment };
         let notice = Notice { watch_id: watcher.id, revision, what };
         if !stream.outbox.offer(notice, stream.watchers.len(), true) {
+            stream.has_room = false;
             return false;
         }
         watcher.sent_since_tick = true;
@@ -347,6 +390,49 @@ impl Registry {
         };
         // There is one of these for each watcher at most, so they need no room.
         self.answer(id, Notice { watch_id, revision: 0, what: What::Compacted(compacted) }, None);
+    }
+
+    /// A stream has room again.
+    pub fn has_room(&mut self, id: StreamId) {
+        let Some(stream) = self.stream(id) else { return };
+        stream.has_room = true;
+        if !std::mem::replace(&mut stream.listed, true) {
+            self.roomy.push(id);
+        }
+    }
+
+    /// Takes watchers out of those that wait for room, on each stream that has it: as many as make `most` of
+    /// the stream's that catch up at a time. They are `Queued` then, for whoever serves them.
+    pub fn unpark(&mut self, most: usize) -> Vec<u32> {
+        let mut taken = Vec::new();
+        for id in std::mem::take(&mut self.roomy) {
+            let Some(stream) = self.stream(id) else { continue };
+            if !stream.has_room || stream.parked.is_empty() {
+                stream.listed = false;
+                continue;
+            }
+            let portion = stream.portion(most);
+            let portion: Vec<(i64, u32)> = stream.parked.iter().take(portion).copied().collect();
+            for (next, slot) in portion {
+                self.settle(slot, State::Queued, next);
+                taken.push(slot);
+            }
+            self.roomy.push(id);
+        }
+        taken
+    }
+
+    /// Whether [`Registry::unpark`] would take any.
+    pub fn can_unpark(&self, most: usize) -> bool {
+        self.roomy.iter().any(|id| {
+            let slot = self.by_id.get(id).copied();
+            slot.and_then(|slot| self.stream_at(slot)).is_some_and(|it| it.portion(most) > 0)
+        })
+    }
+
+    /// Whether nobody waits for events.
+    pub fn is_empty(&self) -> bool {
+        self.index.is_empty()
     }
 
     /// Wakes the streams that were given something.

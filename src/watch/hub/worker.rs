@@ -11,7 +11,8 @@ use tokio::sync::OwnedSemaphorePermit;
 
 /// Published revisions handled before commands are looked at again.
 const REVISIONS_PER_ROUND: usize = 256;
-/// Watchers of a stream that the hub itself brings up to date when the stream has room again.
+/// Watchers of a stream that go on at a time when the stream has room again: all of them might be too many for
+/// the room, and would be looked at each time that there is some.
 const UNPARK_AT_ONCE: usize = 128;
 /// Progress requests of a stream that may wait at a time; more go unanswered.
 const PROGRESS_MAX: usize = 64;
@@ -52,6 +53,8 @@ impl Worker {
                 self.fanout.apply(outcome)?;
             }
             self.advance(&shared.settings)?;
+            let unparked = self.fanout.registry.unpark(UNPARK_AT_ONCE);
+            self.fanout.resume(&unparked)?;
             self.answer_progress();
             self.start_jobs(shared);
             self.measure_lag(shared);
@@ -67,7 +70,9 @@ impl Worker {
         commands: &mut Vec<Command>,
         outcomes: &mut Vec<Outcome>,
     ) -> bool {
-        let busy = !self.backlog.is_empty() || self.target > self.fanout.revision;
+        let busy = !self.backlog.is_empty()
+            || self.target > self.fanout.revision
+            || self.fanout.registry.can_unpark(UNPARK_AT_ONCE);
         let mut inbox = shared.inbox.lock();
         while !busy
             && !inbox.closed
@@ -175,11 +180,7 @@ impl Worker {
             }
             Command::Progress(stream, _permit) => self.request_progress(stream),
             Command::Tick(stream) => self.tick(stream),
-            Command::Room(stream) => {
-                let parked = self.fanout.registry.stream(stream);
-                let parked = parked.map(|stream| std::mem::take(&mut stream.parked));
-                return self.unpark(&parked.unwrap_or_default());
-            }
+            Command::Room(stream) => self.fanout.registry.has_room(stream),
             Command::Close(stream) => self.fanout.registry.close(stream),
             Command::List(most, answer) => {
                 // Whoever asked may have gone.
@@ -193,20 +194,6 @@ impl Worker {
         let next = self.fanout.registry.furthest_behind();
         let lag = next.map_or(0, |next| self.fanout.revision + 1 - next);
         shared.stats.set_lag(lag.max(0));
-    }
-
-    fn unpark(&mut self, slots: &[u32]) -> Result<(), HistoryError> {
-        let registry = &mut self.fanout.registry;
-        for &slot in slots {
-            if let Some(next) = registry.watcher(slot).map(|watcher| watcher.next) {
-                registry.settle(slot, State::Queued, next);
-            }
-        }
-        if slots.len() > UNPARK_AT_ONCE {
-            // So many that a reader had better do it, a part at a time.
-            return Ok(());
-        }
-        self.fanout.resume(slots)
     }
 
     fn refuse(&mut self, stream: StreamId, reason: &'static str, permit: OwnedSemaphorePermit) {
@@ -264,11 +251,8 @@ impl Worker {
     fn request_progress(&mut self, stream: StreamId) {
         let target = self.now().revision;
         let registry = &mut self.fanout.registry;
-        if registry.watchers_of(stream).any(|(_, watcher)| watcher.start > target) {
-            return;
-        }
         let Some(state) = registry.stream(stream) else { return };
-        let idle = state.watchers.is_empty();
+        let idle = state.watchers.is_empty() || state.starts_behind(target);
         if idle || state.behind > 0 || state.dead > 0 || state.progress.len() >= PROGRESS_MAX {
             return;
         }
@@ -283,14 +267,12 @@ impl Worker {
         let revision = self.fanout.revision;
         let registry = &mut self.fanout.registry;
         for id in std::mem::take(&mut registry.awaiting_progress) {
-            let waits = registry.watchers_of(id).any(|(_, w)| w.next > revision + 1);
-            let future = registry.watchers_of(id).any(|(_, w)| w.start > revision);
             let Some(stream) = registry.stream(id) else { continue };
-            if future || stream.dead > 0 || stream.watchers.is_empty() {
+            if stream.starts_behind(revision) || stream.dead > 0 || stream.watchers.is_empty() {
                 stream.progress.clear();
                 continue;
             }
-            if stream.behind == 0 && !waits {
+            if stream.behind == 0 && !stream.created_behind(revision) {
                 let before = stream.progress.len();
                 stream.progress.retain(|target| *target > revision);
                 let reached = before - stream.progress.len();
