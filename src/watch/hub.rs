@@ -91,6 +91,8 @@ struct Inbox {
     /// History is known to reach this revision.
     target: i64,
     outcomes: Vec<Outcome>,
+    /// Whether somebody may want what is published; if not, the hub need not be woken.
+    watched: bool,
     closed: bool,
 }
 
@@ -218,19 +220,24 @@ impl Hub {
         Ok(Self { owner })
     }
 
-    /// Hands over what has been committed. Never waits. Revisions must come in ascending order;
+    /// Hands over what has been committed, or only that it has been while nobody watches. Never waits. Revisions must come in ascending order;
     /// ones that are missing are read from history, which must hold everything up to `visible`.
     pub fn publish(&self, revisions: Vec<RevisionEvents>, visible: Visible) {
         let shared = &self.owner.shared;
-        let sized: Vec<_> = revisions.into_iter().map(|r| (events_size(&r.events), r)).collect();
         let mut dropped = 0;
         let mut inbox = shared.inbox.lock();
         if inbox.closed {
             return;
         }
         inbox.target = inbox.target.max(visible.revision);
-        for (size, revision) in sized {
+        if !inbox.watched {
+            let newest = revisions.last().map_or(0, |newest| newest.revision);
+            inbox.target = inbox.target.max(newest);
+            return;
+        }
+        for revision in revisions {
             inbox.target = inbox.target.max(revision.revision);
+            let size = events_size(&revision.events);
             if inbox.published_size + size > shared.settings.published_bytes {
                 dropped += 1;
             } else {

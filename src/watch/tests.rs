@@ -330,6 +330,8 @@ fn large_previous_values_bound_an_answer_too() {
 #[test]
 fn what_is_only_a_little_behind_needs_no_history() {
     let fixture = Fixture::new();
+    let mut other = fixture.open();
+    other.created(watch("other", "", 0));
     for _ in 0..100 {
         fixture.put("k");
     }
@@ -491,6 +493,73 @@ fn what_the_hub_could_not_keep_is_read_from_history() {
         found.extend(events(&client.next()));
     }
     assert_eq!(found, ["PUT k@507", "PUT k@508", "PUT k@509"]);
+}
+
+#[test]
+fn what_nobody_watches_is_not_read() {
+    let settings = Settings { published_bytes: 0, ..Settings::default() };
+    let fixture = Fixture::with(settings);
+    let reads = || fixture.history.reads.load(Ordering::Relaxed);
+    // Also once there was a watcher.
+    for _ in 0..2 {
+        for _ in 0..500 {
+            fixture.put("k");
+        }
+        let mut client = fixture.open();
+        let last = fixture.history.visible().revision;
+        let id = client.created(watch("k", "", 0));
+        client.progress();
+        let notice = client.next();
+        assert!(matches!(notice.what, What::Progress) && notice.revision == last, "{notice:?}");
+        client.cancel(id);
+        assert!(matches!(client.next().what, What::Canceled));
+    }
+    assert_eq!(reads(), 0);
+    // Whoever comes then misses nothing.
+    let mut client = fixture.open();
+    client.created(watch("k", "", 501));
+    let mut found = Vec::new();
+    while found.len() < 501 {
+        found.extend(events(&client.next()));
+    }
+    let expected: Vec<String> = (501..=1001).map(|at| format!("PUT k@{at}")).collect();
+    assert_eq!(found, expected);
+    fixture.put("k");
+    assert_eq!(events(&client.next()), ["PUT k@1002"]);
+}
+
+#[test]
+fn watchers_that_wait_for_room_go_on_a_part_at_a_time() {
+    const MANY: usize = 1000;
+    let settings = Settings { outbox_bytes: 64 << 10, ..Settings::default() };
+    let fixture = Fixture::with(settings);
+    let mut client = fixture.open();
+    for _ in 0..MANY {
+        client.created(watch("k", "", 0));
+    }
+    let stats = fixture.hub.stats().clone();
+    // Of each, the outbox takes a few.
+    let first = fixture.commit(&[Change::Put("k", vec![7; 16 << 10])]);
+    wait("most wait", || stats.slow_watchers() > MANY as i64 - 10);
+    let second = fixture.commit(&[Change::Put("k", vec![8; 16 << 10])]);
+    let mut seen = std::collections::BTreeMap::<i64, Vec<i64>>::new();
+    let mut told = 0;
+    while told < 2 * MANY {
+        let notice = client.next();
+        let What::Events { batch, .. } = &notice.what else { panic!("{notice:?}") };
+        for event in decode(batch) {
+            told += 1;
+            seen.entry(notice.watch_id).or_default().push(event.kv.expect("a key").mod_revision);
+        }
+    }
+    assert_eq!(seen.len(), MANY);
+    assert!(seen.values().all(|revisions| *revisions == [first, second]));
+    wait("live again", || stats.slow_watchers() == 0);
+    // Cancelling them while they wait takes them out.
+    fixture.commit(&[Change::Put("k", vec![9; 16 << 10])]);
+    wait("most wait", || stats.slow_watchers() > MANY as i64 - 10);
+    drop(client);
+    wait("gone", || stats.watchers() == 0 && stats.slow_watchers() == 0);
 }
 
 #[test]

@@ -45,6 +45,7 @@ impl Worker {
         let mut commands = Vec::new();
         let mut outcomes = Vec::new();
         while self.take(shared, &mut commands, &mut outcomes) {
+            self.skip_unwatched();
             for command in commands.drain(..) {
                 self.obey(command, shared)?;
             }
@@ -74,6 +75,7 @@ impl Worker {
             || self.target > self.fanout.revision
             || self.fanout.registry.can_unpark(UNPARK_AT_ONCE);
         let mut inbox = shared.inbox.lock();
+        inbox.watched = !self.fanout.registry.is_empty();
         while !busy
             && !inbox.closed
             && inbox.commands.is_empty()
@@ -84,8 +86,18 @@ impl Worker {
         }
         std::mem::swap(&mut inbox.commands, commands);
         std::mem::swap(&mut inbox.outcomes, outcomes);
+        // Somebody may be about to watch.
+        inbox.watched |= !commands.is_empty();
         self.take_published(&mut inbox);
         !inbox.closed
+    }
+
+    /// Passes over what was published while nobody watched.
+    fn skip_unwatched(&mut self) {
+        if self.fanout.registry.is_empty() {
+            self.backlog.clear();
+            self.fanout.skip_to(self.target);
+        }
     }
 
     fn take_published(&mut self, inbox: &mut Inbox) {
@@ -109,6 +121,7 @@ impl Worker {
 
     /// Delivers some of what was published, or reads a chunk of what is missing from it.
     fn advance(&mut self, settings: &Settings) -> Result<(), HistoryError> {
+        self.skip_unwatched();
         for _ in 0..REVISIONS_PER_ROUND {
             let next = self.fanout.revision + 1;
             match self.backlog.front().map(|front| front.revision) {
