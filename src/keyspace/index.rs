@@ -20,7 +20,7 @@
 use super::event::RowId;
 use super::range::KeyRange;
 use parking_lot::RwLock;
-use std::collections::{BTreeMap, btree_map};
+use std::collections::{BTreeMap, VecDeque, btree_map};
 use std::ops::Bound;
 
 /// Keys visited under one hold of the lock.
@@ -69,7 +69,8 @@ impl Older {
 #[derive(Debug)]
 struct Entry {
     latest: Latest,
-    older: Vec<Older>,
+    // Goes at the front when trimmed, a portion at a time.
+    older: VecDeque<Older>,
 }
 
 impl Entry {
@@ -77,7 +78,7 @@ impl Entry {
     fn replace(&mut self, latest: Latest) -> Latest {
         let before = std::mem::replace(&mut self.latest, latest);
         debug_assert!(latest.row > before.row, "rows of a key only grow");
-        self.older.push(Older::new(&before));
+        self.older.push_back(Older::new(&before));
         before
     }
 
@@ -86,9 +87,13 @@ impl Entry {
         if self.latest.row.main <= revision {
             return self.latest.alive().then_some(self.latest.row);
         }
-        let seen = self.older.partition_point(|older| older.main <= revision);
-        let older = self.older[..seen].last()?;
+        let older = self.older.get(self.seen(revision).checked_sub(1)?)?;
         older.alive().then(|| older.row())
+    }
+
+    /// How many of the older states are not newer than `revision`.
+    fn seen(&self, revision: i64) -> usize {
+        self.older.partition_point(|older| older.main <= revision)
     }
 
     /// Drops, oldest first and at most `most` rows, what no read at `bound` or later can see.
@@ -98,8 +103,8 @@ impl Entry {
         let unseen = if passed {
             self.older.len()
         } else {
-            let seen = self.older.partition_point(|older| older.main <= bound);
-            match self.older[..seen].last() {
+            let seen = self.seen(bound);
+            match seen.checked_sub(1).and_then(|newest| self.older.get(newest)) {
                 Some(newest) if goes(newest.main, newest.alive()) => seen,
                 Some(_) => seen - 1,
                 None => 0,
@@ -204,7 +209,7 @@ impl Index {
             return Some(entry.replace(latest));
         }
         let latest = next(None);
-        inner.keys.insert(key.into(), Entry { latest, older: Vec::new() });
+        inner.keys.insert(key.into(), Entry { latest, older: VecDeque::new() });
         None
     }
 
@@ -213,7 +218,7 @@ impl Index {
         match self.inner.write().keys.entry(key.into()) {
             btree_map::Entry::Occupied(mut entry) => Some(entry.get_mut().replace(latest)),
             btree_map::Entry::Vacant(place) => {
-                place.insert(Entry { latest, older: Vec::new() });
+                place.insert(Entry { latest, older: VecDeque::new() });
                 None
             }
         }
