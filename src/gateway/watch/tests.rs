@@ -91,6 +91,27 @@ impl Gate for Together {
     }
 }
 
+/// A gate before which it can't be known who may watch.
+struct CutOff;
+
+impl Gate for CutOff {
+    fn admin<'a>(&'a self, credentials: &'a Credentials) -> gate::Checked<'a> {
+        Open.admin(credentials)
+    }
+
+    fn anybody<'a>(&'a self, credentials: &'a Credentials) -> gate::Checked<'a> {
+        Open.anybody(credentials)
+    }
+
+    fn anybody_now<'a>(&'a self, credentials: &'a Credentials) -> gate::Checked<'a> {
+        Open.anybody_now(credentials)
+    }
+
+    fn watch<'a>(&'a self, _: &'a Credentials, _: &'a [u8], _: &'a [u8]) -> gate::Checked<'a> {
+        Box::pin(std::future::ready(Err(Error::TimedOut)))
+    }
+}
+
 impl Fixture {
     async fn new() -> Self {
         Self::with_gate(Arc::new(Open)).await
@@ -209,6 +230,19 @@ async fn watchers_of_a_stream_do_not_wait_for_one_another() {
         assert_eq!(client.line().await, format!("{id} rev=1 created"));
     }
     assert_eq!(client.line().await, "7 rev=1 canceled");
+}
+
+/// Neither let in nor told that it may not: clients try again, perhaps elsewhere.
+#[tokio::test]
+async fn a_watch_that_nobody_can_judge_ends_its_stream() {
+    for start in [0, 1] {
+        let fixture = Fixture::with_gate(Arc::new(CutOff)).await;
+        let mut client = fixture.open().await;
+        client.create(create("k", 1, start)).await;
+        let status = client.next().await.expect_err("no answer");
+        let told = (status.code(), status.message());
+        assert_eq!(told, (tonic::Code::Unavailable, "etcdserver: request timed out"));
+    }
 }
 
 /// The answers are those that etcd 3.7.3 gives to the same requests.
