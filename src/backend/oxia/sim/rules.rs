@@ -90,7 +90,7 @@ fn own_session() {
     let scenario = Scenario {
         forgets_ids: true,
         lessees: 6,
-        faults: Faults { leads: 2 * SECOND, lost: 150, ..LEASES.faults },
+        faults: Faults { leads: 2 * SECOND, lost: 230, ..LEASES.faults },
         habits: Habits { renewals: 1, revokes: 1000, again: 100 * MS, ..HABITS },
         ..LEASES
     };
@@ -125,7 +125,7 @@ fn grant_heartbeat() {
 fn proven_not_found() {
     let scenario = Scenario {
         time: 24 * SECOND,
-        lessees: 4,
+        lessees: 7,
         faults: Faults {
             leads: 16 * SECOND,
             deposed: 16 * SECOND,
