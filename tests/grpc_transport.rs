@@ -345,6 +345,25 @@ async fn a_stream_ends_at_its_deadline() {
 }
 
 #[tokio::test]
+async fn what_is_over_before_it_begins_is_not_begun() {
+    let ours = Server::start(&[]);
+    let put = "/etcdserverpb.KV/Put";
+    let put_request = message(0, &[10, 1, b'k']);
+    let begun = ours.http("GET", "/metrics", &[]).body;
+    for timeout in ["1n", "0S"] {
+        let headers = [("content-type", "application/grpc"), ("grpc-timeout", timeout)];
+        let answer = call(ours.port, "POST", put, &headers, put_request.clone()).await;
+        let told = (answer.status.as_str(), answer.message.as_str());
+        assert_eq!(told, ("4", "context deadline exceeded"), "{timeout}");
+    }
+    let puts = |metrics: &str| {
+        let line = metrics.lines().find(|line| line.starts_with("etcd_mvcc_put_total"));
+        line.expect("a metric").to_owned()
+    };
+    assert_eq!(puts(&ours.http("GET", "/metrics", &[]).body), puts(&begun));
+}
+
+#[tokio::test]
 async fn gets_over_http2_are_answered_like_those_over_http1() {
     let ours = Server::start(&[]);
     let answer = call(ours.port, "GET", "/version", &[], vec![]).await;

@@ -278,6 +278,8 @@ const TIMEOUTS: &[(&str, u16)] = &[
     ("0S", 200),
     ("-0H", 200),
     ("-1S", 504),
+    // Over before the call.
+    ("1n", 504),
     // Does not fit into 64 bits of nanoseconds.
     ("99999999H", 504),
     ("x", 400),

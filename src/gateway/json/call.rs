@@ -14,6 +14,7 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
 use http_body_util::Full;
 use leaseway_proto::schema::{Message, Method};
 use std::future::poll_fn;
+use std::time::Instant;
 use tonic::Status;
 use tonic::body::Body;
 
@@ -95,7 +96,7 @@ pub async fn call(
     client: Option<ClientAddress>,
     source: Source,
 ) -> Result<Response<Body>, Status> {
-    let timeout = Timeout::of(headers)?;
+    let (timeout, begun) = (Timeout::of(headers)?, Instant::now());
     let mut metadata = metadata(headers);
     timeout.put_into(&mut metadata);
     let body = if method.many_requests {
@@ -104,7 +105,7 @@ pub async fn call(
         let request = single(source, method.request, gateway.text_max).await?;
         Body::new(Full::new(request))
     };
-    if timeout == Timeout::Passed {
+    if timeout.is_over(begun.elapsed()) {
         return Err(Status::deadline_exceeded(DEADLINE_TEXT));
     }
     let mut request = Request::new(Inbound::Local(body));

@@ -2,6 +2,7 @@
 //! gRPC's.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use std::time::Duration;
 use tonic::Status;
 
 const NAME: HeaderName = HeaderName::from_static("grpc-timeout");
@@ -48,6 +49,15 @@ impl Timeout {
             Ok(nanos) => Self::In(nanos),
             Err(_) => Self::Passed,
         })
+    }
+
+    /// Whether nothing of it is left so long after it began.
+    pub fn is_over(self, elapsed: Duration) -> bool {
+        match self {
+            Self::Never => false,
+            Self::In(nanos) => elapsed >= Duration::from_nanos(nanos),
+            Self::Passed => true,
+        }
     }
 
     /// Tells a call of it, as gRPC does: rounded up to what has eight digits.
