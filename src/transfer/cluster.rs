@@ -26,6 +26,8 @@ use tokio::runtime::Runtime;
 const CACHE_BYTES: usize = 64 << 20;
 /// How long the cluster may take to answer at all.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// After how long a person is told of that.
+const SLOW: Duration = Duration::from_secs(2);
 
 /// An empty keyspace, connected to.
 pub struct Keyspace {
@@ -48,7 +50,7 @@ impl Keyspace {
                 _ => format!("cannot reach the cluster: {error}"),
             };
             let config = client_config(place, &names)?;
-            let client = Client::connect(config, PATIENCE).await.map_err(failed)?;
+            let client = told_if_slow(Client::connect(config, PATIENCE)).await.map_err(failed)?;
             let shard = ClusterShard::new(Arc::new(client), &names);
             let tip =
                 shard.proven_tip().await.map_err(|error| format!("keyspace {name}: {error}"))?;
@@ -98,6 +100,19 @@ impl Keyspace {
         engine.close();
         begun.map(|()| made).map_err(|why| format!("keyspace {}: {why}", self.name))
     }
+}
+
+/// Tells a person who waits that there is no answer yet.
+async fn told_if_slow<T>(connecting: impl Future<Output = T>) -> T {
+    let mut connecting = std::pin::pin!(connecting);
+    if let Ok(done) = tokio::time::timeout(SLOW, &mut connecting).await {
+        return done;
+    }
+    let most = PATIENCE.as_secs();
+    eprintln!(
+        "leaseway: no answer from the Oxia cluster about its namespace yet, for {most} s at most"
+    );
+    connecting.await
 }
 
 /// Who may append after the entry that founds the keyspace: nobody yet.

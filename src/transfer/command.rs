@@ -16,7 +16,7 @@ use crate::node;
 use crate::storage::Engine;
 use ring::digest::{Context, SHA256};
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, IsTerminal, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -123,9 +123,10 @@ fn missing(options: &Options) -> Vec<&'static str> {
 async fn follow_until_told(follow: &Follow<'_>, summary: &mut Summary) -> Result<(), String> {
     let mut stop = Stop::listen()?;
     let endpoint = follow.remote.endpoint();
+    let enter = if io::stdin().is_terminal() { ", or press ENTER" } else { "" };
     eprintln!(
         "leaseway: following {endpoint}. To cut over, stop those who write there, and then end this with SIGINT or \
-         SIGTERM, or press ENTER"
+         SIGTERM{enter}"
     );
     let told = |revision| eprintln!("leaseway: {endpoint} is followed up to revision {revision}");
     follow.run(summary, &mut stop, &told).await
