@@ -8,8 +8,8 @@ use support::client::{Client, op, put};
 use support::{Server, real_etcd};
 use tonic::{Code, Status};
 
-/// Less than any store takes.
-const QUOTA: &[&str] = &["--quota-backend-bytes=4096"];
+/// Less than a single put costs, and than any store takes.
+const QUOTA: &[&str] = &["--quota-backend-bytes=16"];
 
 async fn quota_comes_first(server: &Server) {
     let client = Client::connect(server.port).await;
