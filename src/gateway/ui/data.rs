@@ -174,7 +174,7 @@ impl<L: Log, S: Sessions> Ui<L, S> {
                 all.iter().try_for_each(|(_, lease)| rights.read_lease(leases, lease.id))
             })
         };
-        context.permitted(credentials, permit).await?;
+        context.permitted_now(credentials, permit).await?;
         if judged.load(Ordering::Relaxed) != before {
             return Ok(None);
         }
