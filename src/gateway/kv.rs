@@ -21,8 +21,6 @@ use tonic::{Request, Response, Status};
 
 /// Keys in the first piece of a streamed range.
 const FIRST_PIECE: usize = 10;
-/// Ranges asking for more keys than this leave the serving threads while they read.
-const INLINE_KEYS: i64 = 64;
 
 /// The KV service over a log and the keyspace's readers.
 pub struct KvService<L, S> {
@@ -40,12 +38,37 @@ impl<L, S> KvService<L, S> {
 async fn blocking<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, ReadError> + Send + 'static,
 ) -> Result<Result<T, ReadError>, Status> {
-    tokio::task::spawn_blocking(read).await.map_err(|error| Status::internal(error.to_string()))
+    tokio::task::spawn_blocking(read).await.map_err(|error| match error.try_into_panic() {
+        Ok(_) => Status::internal("a read has failed"),
+        // The runtime is on its way out.
+        Err(_) => Error::Stopped.into(),
+    })
 }
 
-/// Whether a range may touch many keys.
-fn is_long(request: &pb::RangeRequest) -> bool {
-    !request.range_end.is_empty() && !(1..=INLINE_KEYS).contains(&request.limit)
+/// Reads a range: on this thread if that holds up nothing else, and does not wait.
+pub(super) async fn read_range(
+    reader: &Reader,
+    request: &pb::RangeRequest,
+    who: Option<Authority>,
+) -> Result<Result<RangeReply, ReadError>, Status> {
+    if let Some(read) = reader.range_at_once(request, who.as_ref()).transpose() {
+        return Ok(read);
+    }
+    let (reader, request) = (reader.clone(), request.clone());
+    blocking(move || reader.range(&request, who.as_ref())).await
+}
+
+/// The same for a transaction that only reads.
+async fn read_txn(
+    reader: &Reader,
+    request: &pb::TxnRequest,
+    who: Option<Authority>,
+) -> Result<Result<pb::TxnResponse, ReadError>, Status> {
+    if let Some(read) = reader.txn_at_once(request, who.as_ref()).transpose() {
+        return Ok(read);
+    }
+    let (reader, request) = (reader.clone(), request.clone());
+    blocking(move || reader.txn(&request, who.as_ref())).await
 }
 
 impl<L: Log, S: Sessions> KvService<L, S> {
@@ -56,18 +79,6 @@ impl<L: Log, S: Sessions> KvService<L, S> {
             self.context.log.barrier().await.map_err(Error::from)?;
         }
         Ok(())
-    }
-
-    async fn read(
-        &self,
-        request: &pb::RangeRequest,
-        who: Option<Authority>,
-    ) -> Result<Result<RangeReply, ReadError>, Status> {
-        if !is_long(request) {
-            return Ok(self.context.reader.range(request, who.as_ref()));
-        }
-        let (reader, request) = (self.context.reader.clone(), request.clone());
-        blocking(move || reader.range(&request, who.as_ref())).await
     }
 
     /// Orders a command; returns its reply and the header for it.
@@ -99,7 +110,7 @@ impl<L: Log, S: Sessions> Kv for KvService<L, S> {
         self.read_point(&request).await?;
         let mut reply = self
             .context
-            .on_behalf(&credentials, |who| self.read(&request, who))
+            .on_behalf(&credentials, |who| read_range(&self.context.reader, &request, who))
             .await?
             .map_err(read_failed)?;
         let revision = reply.header.map_or(0, |header| header.revision);
@@ -199,11 +210,7 @@ impl<L: Log, S: Sessions> Kv for KvService<L, S> {
         self.context.metrics.keyspace.txn_total.inc();
         if is_read_only(&request) {
             self.context.log.barrier().await.map_err(Error::from)?;
-            let request = Arc::new(request);
-            let read = |who: Option<Authority>| {
-                let (reader, request) = (self.context.reader.clone(), request.clone());
-                blocking(move || reader.txn(&request, who.as_ref()))
-            };
+            let read = |who: Option<Authority>| read_txn(&self.context.reader, &request, who);
             let read = self.context.on_behalf(&credentials, read).await?;
             let mut response = read.map_err(read_failed)?;
             let revision = response.header.map_or(0, |header| header.revision);
@@ -325,5 +332,46 @@ impl Streaming {
             _ => self.size,
         };
         size.max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::fake::machine_after;
+    use crate::keyspace::view::View;
+    use crate::storage::StorageError;
+
+    /// A get, and a transaction that only reads.
+    #[tokio::test]
+    async fn a_read_during_a_defragmentation_does_not_hold_up_its_thread() {
+        let put = pb::PutRequest { key: "k".into(), ..pb::PutRequest::default() };
+        let (machine, engine) = machine_after([Op::Put(put)]);
+        let view = Arc::new(View::new(machine.published()));
+        let reader = Reader::new(machine.shared().clone(), engine.clone(), view);
+        let request = pb::RangeRequest { key: "k".into(), ..pb::RangeRequest::default() };
+        let txn = pb::TxnRequest::default();
+        // It waits for this one, for some seconds.
+        let held = engine.snapshot().expect("a snapshot");
+        let shrinking = std::thread::spawn(move || engine.shrink());
+        while !matches!(reader.range_at_once(&request, None), Ok(None)) {
+            assert!(!shrinking.is_finished(), "it waits");
+            tokio::task::yield_now().await;
+        }
+        assert!(matches!(reader.txn_at_once(&txn, None), Ok(None)));
+        let reads = tokio::spawn(async move {
+            let got = read_range(&reader, &request, None).await.expect("it does not panic");
+            let read = read_txn(&reader, &txn, None).await.expect("it does not panic");
+            (got.map(|got| got.count), read.map(|read| read.succeeded))
+        });
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!shrinking.is_finished() && !reads.is_finished(), "this thread goes on");
+        drop(held);
+        let (got, read) = reads.await.expect("it does not panic");
+        assert_eq!((got.expect("a key"), read.expect("an answer")), (1, true));
+        let shrunk = shrinking.join().expect("it does not panic");
+        assert!(matches!(shrunk, Ok(()) | Err(StorageError::Busy)), "{shrunk:?}");
     }
 }

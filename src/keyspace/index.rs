@@ -283,6 +283,13 @@ impl Index {
         Ok(count)
     }
 
+    /// How many keys of a range have any history, which is no fewer than it holds at any revision; at
+    /// most `most`.
+    pub fn named(&self, range: KeyRange<'_>, most: usize) -> usize {
+        let Some(bounds) = range.bounds(None) else { return 0 };
+        self.inner.read().keys.range::<[u8], _>(bounds).take(most).count()
+    }
+
     /// Visits the living keys of a range in their newest (also staged) state, in order, until
     /// `visit` returns false. For the writer only: it sees its own staged changes.
     pub fn latest_in(&self, range: KeyRange<'_>, mut visit: impl FnMut(Found<'_>) -> bool) {
@@ -452,6 +459,21 @@ mod tests {
         index.trim(3, None, 100, &mut dropped);
         assert_eq!(dropped, [RowId { main: 2, sub: 0 }, row(0)]);
         assert_eq!(index.get(b"k", 3), Ok(Some(row(1))), "the key survives its own compaction");
+    }
+
+    #[test]
+    fn named_are_all_that_have_a_history_up_to_so_many() {
+        let index = Index::new();
+        for (main, key) in [(2, b"a"), (3, b"b"), (4, b"c")] {
+            index.insert(key, put(main, main, 1));
+        }
+        index.insert(b"b", tombstone(5));
+        let named = |range, most| index.named(range, most);
+        assert_eq!(named(KeyRange::From(b"\0"), 10), 3);
+        assert_eq!(named(KeyRange::From(b"\0"), 2), 2);
+        assert_eq!(named(KeyRange::Between(b"b", b"c"), 10), 1);
+        assert_eq!(named(KeyRange::Between(b"c", b"b"), 10), 0);
+        assert_eq!(named(KeyRange::One(b"c"), 10), 1);
     }
 
     #[test]

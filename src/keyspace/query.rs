@@ -7,8 +7,9 @@ use super::index::{Index, RangeRows, Trimmed};
 use super::range::KeyRange;
 use super::staging::Rows;
 use bytes::{BufMut, BytesMut};
-use leaseway_proto::etcdserverpb::RangeRequest;
 use leaseway_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
+use leaseway_proto::etcdserverpb::request_op::Request;
+use leaseway_proto::etcdserverpb::{RangeRequest, RequestOp, TxnRequest};
 use leaseway_proto::mvccpb::KeyValue;
 use leaseway_proto::raw::KVS_TAG;
 use prost::encoding::encode_varint;
@@ -57,6 +58,68 @@ fn keys_from_index(request: &RangeRequest) -> bool {
     request.keys_only && request.sort_target != SortTarget::Value as i32
 }
 
+/// Keys in the index that a short read may look at.
+const SHORT_KEYS: usize = 512;
+/// Rows that a short read may load.
+const SHORT_ROWS: usize = 64;
+
+/// What is left of a short read's share.
+#[derive(Clone, Copy)]
+struct Share {
+    keys: usize,
+    rows: usize,
+}
+
+impl Share {
+    const WHOLE: Self = Self { keys: SHORT_KEYS, rows: SHORT_ROWS };
+
+    /// Takes a range out of the share, of which no more than `rows` are loaded; false when there is not
+    /// so much left.
+    fn takes(&mut self, index: &Index, range: KeyRange<'_>, rows: usize) -> bool {
+        let named = match range {
+            KeyRange::One(_) => 1,
+            _ => index.named(range, self.keys + 1),
+        };
+        let left = (self.keys.checked_sub(named), self.rows.checked_sub(named.min(rows)));
+        let (Some(keys), Some(rows)) = left else { return false };
+        *self = Self { keys, rows };
+        true
+    }
+
+    fn takes_range(&mut self, index: &Index, request: &RangeRequest) -> bool {
+        let rows = if request.count_only { 0 } else { limit(request).unwrap_or(usize::MAX) };
+        self.takes(index, KeyRange::new(&request.key, &request.range_end), rows)
+    }
+
+    fn takes_ops(mut self, index: &Index, ops: &[RequestOp]) -> bool {
+        ops.iter().all(|op| match &op.request {
+            Some(Request::RequestRange(range)) => self.takes_range(index, range),
+            _ => false,
+        })
+    }
+}
+
+/// Whether a range looks at so few keys that whoever has other things to do may read it meanwhile. The size
+/// of values is not known here.
+pub fn is_short(index: &Index, request: &RangeRequest) -> bool {
+    request.range_end.is_empty() || { Share::WHOLE }.takes_range(index, request)
+}
+
+/// The same of a transaction that only reads, whichever of its branches is taken.
+pub fn is_short_txn(index: &Index, request: &TxnRequest) -> bool {
+    let mut share = Share::WHOLE;
+    request.compare.iter().all(|compare| {
+        share.takes(index, KeyRange::new(&compare.key, &compare.range_end), usize::MAX)
+    }) && share.takes_ops(index, &request.success)
+        && share.takes_ops(index, &request.failure)
+}
+
+/// The limit of a range whose first rows are the answer's, so that it bounds what is looked at.
+fn limit(request: &RangeRequest) -> Option<usize> {
+    let limited = request.limit > 0 && in_key_order(request) && !has_filters(request);
+    limited.then(|| usize::try_from(request.limit).unwrap_or(usize::MAX))
+}
+
 /// Rows that a request looks at: one more than its limit, to know whether there are more.
 ///
 /// # Errors
@@ -67,9 +130,7 @@ pub fn select(index: &Index, request: &RangeRequest, at: i64) -> Result<RangeRow
         let count = index.count(range, at)?;
         return Ok(RangeRows { rows: Vec::new(), count });
     }
-    let limited = request.limit > 0 && in_key_order(request) && !has_filters(request);
-    let limit = if limited { usize::try_from(request.limit).unwrap_or(0) } else { 0 };
-    index.range(range, at, limit.saturating_add(usize::from(limited)), true)
+    index.range(range, at, limit(request).map_or(0, |limit| limit.saturating_add(1)), true)
 }
 
 /// Cuts off what lies beyond the request's limit; returns whether there was anything.
@@ -152,4 +213,68 @@ pub fn append_encoded(kv: &[u8], out: &mut BytesMut) {
     out.put_u8(KVS_TAG);
     encode_varint(kv.len() as u64, out);
     out.put_slice(kv);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keyspace::index::Latest;
+    use leaseway_proto::etcdserverpb::Compare;
+
+    /// So many keys, `0000` and so on.
+    fn index(keys: i64) -> Index {
+        let index = Index::new();
+        for i in 0..keys {
+            let row = RowId { main: i + 2, sub: 0 };
+            let latest = Latest { row, create: i + 2, version: 1, lease: 0 };
+            index.insert(format!("{i:04}").as_bytes(), latest);
+        }
+        index
+    }
+
+    fn all() -> RangeRequest {
+        RangeRequest { key: "0".into(), range_end: "1".into(), ..RangeRequest::default() }
+    }
+
+    #[test]
+    fn a_range_is_short_by_what_it_looks_at() {
+        let (few, some, many) = (index(64), index(65), index(600));
+        let short = |index: &Index, request: RangeRequest| is_short(index, &request);
+        let key = |key: &'static str| RangeRequest { key: key.into(), ..RangeRequest::default() };
+        assert!(short(&many, key("0001")) && short(&many, key("9")));
+        assert!(short(&few, all()));
+        assert!(!short(&some, all()));
+        assert!(short(&some, RangeRequest { limit: 64, ..all() }));
+        assert!(!short(&some, RangeRequest { limit: 65, ..all() }));
+        assert!(!short(&some, RangeRequest { limit: -1, ..all() }));
+        assert!(short(&some, RangeRequest { count_only: true, ..all() }));
+        assert!(short(&many, RangeRequest { range_end: "0060".into(), ..all() }));
+        // The count of the whole range is part of every answer.
+        assert!(!short(&many, RangeRequest { limit: 1, ..all() }));
+        assert!(!short(&many, RangeRequest { count_only: true, ..all() }));
+        // Each key is loaded before the limit counts.
+        let newest = RangeRequest {
+            limit: 1,
+            sort_order: SortOrder::Descend as i32,
+            sort_target: SortTarget::Mod as i32,
+            ..all()
+        };
+        assert!(short(&few, newest.clone()) && !short(&some, newest));
+        assert!(!short(&some, RangeRequest { limit: 1, min_mod_revision: 3, ..all() }));
+    }
+
+    #[test]
+    fn a_transaction_is_short_if_all_of_it_is() {
+        let index = index(40);
+        let op = |range| RequestOp { request: Some(Request::RequestRange(range)) };
+        let txn = |compares: usize, success, failure| {
+            let compare = Compare { key: "0".into(), range_end: "1".into(), ..Compare::default() };
+            let ops = |ranges| std::iter::repeat_n(op(all()), ranges).collect();
+            let (success, failure) = (ops(success), ops(failure));
+            let compare = std::iter::repeat_n(compare, compares).collect();
+            is_short_txn(&index, &TxnRequest { compare, success, failure })
+        };
+        assert!(txn(0, 0, 0) && txn(1, 0, 0) && txn(0, 1, 1));
+        assert!(!txn(1, 1, 0) && !txn(1, 0, 1) && !txn(0, 2, 0) && !txn(2, 0, 0));
+    }
 }

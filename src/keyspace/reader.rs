@@ -1,8 +1,8 @@
 //! Reads at published revisions, from any thread.
 //!
 //! A read takes the published state, then a snapshot of storage (which is at least as new), then
-//! walks the index. A compaction that overtakes it is noticed by the index ([`Trimmed`]): a read of
-//! the current revision starts again on the newer one, a read of a given revision is refused.
+//! walks the index. A compaction that overtakes it is noticed by the index ([`Trimmed`]): then the read
+//! starts again, at the newer revision if it is of the current one, and is refused if what it asks for is gone.
 
 use super::auth::Authority;
 use super::auth::rights::Rights;
@@ -27,6 +27,7 @@ use leaseway_proto::etcdserverpb as pb;
 use leaseway_proto::mvccpb::KeyValue;
 use leaseway_proto::raw::RangeReply;
 use prost::Message;
+use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -93,17 +94,31 @@ impl Reader {
         requested: i64,
         authority: Option<&Authority>,
         permit: impl Fn(&Rights<'_>) -> Result<(), Refusal>,
-        mut read: impl FnMut(&Point<'_>) -> Result<T, PointError>,
+        read: impl FnMut(&Point<'_>) -> Result<T, PointError>,
     ) -> Result<T, ReadError> {
+        let snapshot = || self.engine.snapshot().map(Some);
+        let read = self.at_snapshot(requested, authority, permit, snapshot, read)?;
+        read.ok_or_else(|| StorageError::Busy.into())
+    }
+
+    /// The same; `None` if there is a time without a snapshot.
+    fn at_snapshot<T>(
+        &self,
+        requested: i64,
+        authority: Option<&Authority>,
+        permit: impl Fn(&Rights<'_>) -> Result<(), Refusal>,
+        snapshot: impl Fn() -> Result<Option<Arc<dyn Snapshot>>, StorageError>,
+        mut read: impl FnMut(&Point<'_>) -> Result<T, PointError>,
+    ) -> Result<Option<T>, ReadError> {
         for _ in 0..ATTEMPTS {
             let visible = self.permitted(authority, &permit)?;
             let at = query::resolve(requested, visible.revision, visible.compacted)?;
-            let snapshot = self.engine.snapshot()?;
+            let Some(snapshot) = snapshot()? else { return Ok(None) };
             let point = Point { shared: &self.shared, snapshot: &*snapshot, visible, at };
             match read(&point) {
-                Ok(value) => return Ok(value),
-                Err(PointError::Trimmed) if requested <= 0 => {}
-                Err(PointError::Trimmed) => return Err(Refusal::Compacted.into()),
+                Ok(value) => return Ok(Some(value)),
+                // What is trimmed has been published as compacted: the next attempt knows.
+                Err(PointError::Trimmed) => {}
                 Err(PointError::Read(error)) => return Err(error),
             }
         }
@@ -121,6 +136,25 @@ impl Reader {
     ) -> Result<RangeReply, ReadError> {
         let permit = |rights: &Rights<'_>| rights.range(request);
         self.at(request.revision, authority, permit, |point| point.range_reply(request))
+    }
+
+    /// The same where nothing else may be held up: `None` if the range has many keys, or there is no
+    /// snapshot of the store just now.
+    ///
+    /// # Errors
+    /// As [`Reader::range`].
+    pub fn range_at_once(
+        &self,
+        request: &pb::RangeRequest,
+        authority: Option<&Authority>,
+    ) -> Result<Option<RangeReply>, ReadError> {
+        if !query::is_short(&self.shared.index, request) {
+            return Ok(None);
+        }
+        let permit = |rights: &Rights<'_>| rights.range(request);
+        let snapshot = || self.engine.snapshot_at_once();
+        let read = |point: &Point<'_>| point.range_reply(request);
+        self.at_snapshot(request.revision, authority, permit, snapshot, read)
     }
 
     /// A streamed range's pinned point, the current revision or the requested one, and the current
@@ -202,17 +236,24 @@ impl Reader {
         authority: Option<&Authority>,
     ) -> Result<pb::TxnResponse, ReadError> {
         let permit = |rights: &Rights<'_>| rights.txn(request, &self.shared.leases);
-        self.at(0, authority, permit, |point| {
-            let mut state = ReadOnly { point, trimmed: false };
-            let result = txn::run(&mut state, request);
-            if state.trimmed {
-                return Err(PointError::Trimmed);
-            }
-            let mut response = result?;
-            let revision = point.visible.revision;
-            response.header = Some(pb::ResponseHeader { revision, ..Default::default() });
-            Ok(response)
-        })
+        self.at(0, authority, permit, |point| point.txn(request))
+    }
+
+    /// The same where nothing else may be held up, as [`Reader::range_at_once`].
+    ///
+    /// # Errors
+    /// As [`Reader::txn`].
+    pub fn txn_at_once(
+        &self,
+        request: &pb::TxnRequest,
+        authority: Option<&Authority>,
+    ) -> Result<Option<pb::TxnResponse>, ReadError> {
+        if !query::is_short_txn(&self.shared.index, request) {
+            return Ok(None);
+        }
+        let permit = |rights: &Rights<'_>| rights.txn(request, &self.shared.leases);
+        let snapshot = || self.engine.snapshot_at_once();
+        self.at_snapshot(0, authority, permit, snapshot, |point| point.txn(request))
     }
 
     /// Hash of all rows up to `revision` (0: the current one).
@@ -228,6 +269,11 @@ impl Reader {
             |point| {
                 let through = if revision < 0 { revision } else { point.at };
                 let visible = point.visible;
+                // A later compaction may have thinned out the snapshot, which the index does not notice
+                // if it is of revisions that are older than the one asked for.
+                if self.view.now().visible.compacted != visible.compacted {
+                    return Err(PointError::Trimmed);
+                }
                 Ok(hash::hash_kv(&point.shared.index, point.snapshot, visible, through)?)
             },
         )
@@ -290,6 +336,18 @@ impl Point<'_> {
         Ok(RangeReply { header, kvs: kvs.freeze(), more, count: found.count as i64 })
     }
 
+    fn txn(&self, request: &pb::TxnRequest) -> Result<pb::TxnResponse, PointError> {
+        let mut state = ReadOnly { point: self, trimmed: Cell::new(false) };
+        let result = txn::run(&mut state, request);
+        if state.trimmed.get() {
+            return Err(PointError::Trimmed);
+        }
+        let mut response = result?;
+        let revision = self.visible.revision;
+        response.header = Some(pb::ResponseHeader { revision, ..Default::default() });
+        Ok(response)
+    }
+
     fn append(
         &self,
         request: &pb::RangeRequest,
@@ -321,12 +379,19 @@ fn append_all(list: &[KeyValue], kvs: &mut BytesMut) {
 /// A transaction's view of a point. It is never asked to change anything.
 struct ReadOnly<'a, 'p> {
     point: &'a Point<'p>,
-    trimmed: bool,
+    // A compaction has overtaken it: its outcome does not count.
+    trimmed: Cell<bool>,
 }
 
 impl ReadOnly<'_, '_> {
     fn not_a_read<T>() -> Result<T, ReadError> {
         Err(Refusal::UnknownCommand.into())
+    }
+
+    /// Stops, since the whole has to begin again.
+    fn trimmed(&self) -> Refusal {
+        self.trimmed.set(true);
+        Refusal::Compacted
     }
 }
 
@@ -345,7 +410,7 @@ impl State for ReadOnly<'_, '_> {
 
     fn exists(&self, key: &[u8]) -> Result<bool, ReadError> {
         let found = self.point.shared.index.get(key, self.point.at);
-        Ok(found.map_err(|_| Refusal::Compacted)?.is_some())
+        Ok(found.map_err(|Trimmed| self.trimmed())?.is_some())
     }
 
     fn compared(
@@ -355,7 +420,7 @@ impl State for ReadOnly<'_, '_> {
         visit: &mut dyn FnMut(Compared<'_>) -> bool,
     ) -> Result<(), ReadError> {
         let found = self.point.shared.index.range(range, self.point.at, 0, false);
-        for row in found.map_err(|_| Refusal::Compacted)?.rows {
+        for row in found.map_err(|Trimmed| self.trimmed())?.rows {
             let kv = self.point.rows().load(row)?;
             let compared = Compared {
                 create: kv.create_revision,
@@ -374,10 +439,8 @@ impl State for ReadOnly<'_, '_> {
     fn range(&mut self, request: &pb::RangeRequest) -> Result<pb::RangeResponse, ReadError> {
         let visible = self.point.visible;
         let at = query::resolve(request.revision, visible.revision, visible.compacted)?;
-        let found = query::select(&self.point.shared.index, request, at).map_err(|_| {
-            self.trimmed = true;
-            Refusal::Compacted
-        })?;
+        let found = query::select(&self.point.shared.index, request, at);
+        let found = found.map_err(|Trimmed| self.trimmed())?;
         let (kvs, more) = query::collect(request, &found, &self.point.rows())?;
         let header = Some(pb::ResponseHeader { revision: visible.revision, ..Default::default() });
         Ok(pb::RangeResponse { header, kvs, more, count: found.count as i64 })
@@ -479,3 +542,6 @@ impl History for Reader {
         Ok(copy)
     }
 }
+
+#[cfg(test)]
+mod tests;

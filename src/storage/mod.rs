@@ -173,6 +173,14 @@ pub trait Engine: Send + Sync {
     /// Fails when the store is closed or poisoned.
     fn snapshot(&self) -> Result<Arc<dyn Snapshot>, StorageError>;
 
+    /// The same for those who must not wait: `None` while [`Engine::shrink`] holds up snapshots.
+    ///
+    /// # Errors
+    /// As [`Engine::snapshot`].
+    fn snapshot_at_once(&self) -> Result<Option<Arc<dyn Snapshot>>, StorageError> {
+        self.snapshot().map(Some)
+    }
+
     /// Commits a batch as a whole. It is visible in snapshots when this returns; whether it survives
     /// a power cut is what `durability` says.
     ///

@@ -37,6 +37,8 @@ const TABLES: [(Table, Definition); 6] = [
 
 /// How long a shrink waits for readers.
 const READERS_WAIT: Duration = Duration::from_secs(3);
+/// How often a reader that must not wait looks for the latest snapshot.
+const SPINS: usize = 32;
 
 /// A store in redb's file format.
 pub struct RedbEngine {
@@ -212,7 +214,9 @@ impl RedbEngine {
         }
         transaction.commit().map_err(failed)?;
         let snapshot = RedbSnapshot::take(database, &self.living)?;
-        *self.latest.write() = Some(snapshot);
+        let before = self.latest.write().replace(snapshot);
+        // Not under the lock: readers wait for that.
+        drop(before);
         Ok(())
     }
 }
@@ -220,6 +224,17 @@ impl RedbEngine {
 impl Engine for RedbEngine {
     fn snapshot(&self) -> Result<Arc<dyn Snapshot>, StorageError> {
         self.latest.read().clone().ok_or_else(|| self.closed())
+    }
+
+    fn snapshot_at_once(&self) -> Result<Option<Arc<dyn Snapshot>>, StorageError> {
+        // A commit holds the lock for a moment.
+        for _ in 0..SPINS {
+            if let Some(latest) = self.latest.try_read() {
+                return latest.clone().ok_or_else(|| self.closed()).map(Some);
+            }
+            std::hint::spin_loop();
+        }
+        Ok(None)
     }
 
     fn commit(&self, batch: &Batch, durability: Durability) -> Result<(), StorageError> {

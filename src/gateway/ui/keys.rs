@@ -4,6 +4,7 @@ use super::{Asked, Ui};
 use crate::auth::Credentials;
 use crate::backend::{Log, Sessions};
 use crate::gateway::error::{Error, read_failed};
+use crate::gateway::kv::read_range;
 use crate::keyspace::auth::Authority;
 use crate::keyspace::error::ReadError;
 use crate::keyspace::range::end_of_prefix;
@@ -139,9 +140,7 @@ impl<L: Log, S: Sessions> Ui<L, S> {
             let credentials = Credentials::of(&request);
             let request = request.into_inner();
             let reader = &self.parts.context.reader;
-            let read = |who: Option<Authority>| {
-                std::future::ready(Ok(reader.range(&request, who.as_ref())))
-            };
+            let read = |who: Option<Authority>| read_range(reader, &request, who);
             let read = self.parts.context.on_behalf(&credentials, read).await?;
             let found = pb::RangeResponse::decode(read.map_err(read_failed)?.kvs);
             let Some(kv) = found.unwrap_or_default().kvs.into_iter().next() else {
