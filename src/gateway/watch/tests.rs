@@ -67,10 +67,10 @@ struct Fixture {
     channel: Channel,
 }
 
-/// A gate that tells nobody that the server is caught up until so many have asked.
-struct Together(tokio::sync::Barrier);
+/// A gate that lets in whoever watches when this says so.
+struct Watching<F>(F);
 
-impl Gate for Together {
+impl<F: Fn() -> gate::Checked<'static> + Send + Sync + 'static> Gate for Watching<F> {
     fn admin<'a>(&'a self, credentials: &'a Credentials) -> gate::Checked<'a> {
         Open.admin(credentials)
     }
@@ -84,31 +84,7 @@ impl Gate for Together {
     }
 
     fn watch<'a>(&'a self, _: &'a Credentials, _: &'a [u8], _: &'a [u8]) -> gate::Checked<'a> {
-        Box::pin(async {
-            self.0.wait().await;
-            Ok(())
-        })
-    }
-}
-
-/// A gate before which it can't be known who may watch.
-struct CutOff;
-
-impl Gate for CutOff {
-    fn admin<'a>(&'a self, credentials: &'a Credentials) -> gate::Checked<'a> {
-        Open.admin(credentials)
-    }
-
-    fn anybody<'a>(&'a self, credentials: &'a Credentials) -> gate::Checked<'a> {
-        Open.anybody(credentials)
-    }
-
-    fn anybody_now<'a>(&'a self, credentials: &'a Credentials) -> gate::Checked<'a> {
-        Open.anybody_now(credentials)
-    }
-
-    fn watch<'a>(&'a self, _: &'a Credentials, _: &'a [u8], _: &'a [u8]) -> gate::Checked<'a> {
-        Box::pin(std::future::ready(Err(Error::TimedOut)))
+        (self.0)()
     }
 }
 
@@ -219,7 +195,15 @@ fn create(key: &'static str, watch_id: i64, start_revision: i64) -> WatchCreateR
 #[tokio::test]
 async fn watchers_of_a_stream_do_not_wait_for_one_another() {
     const MANY: i64 = 100;
-    let gate = Together(tokio::sync::Barrier::new(MANY as usize));
+    // It tells nobody that the server is caught up until so many have asked.
+    let together = Arc::new(tokio::sync::Barrier::new(MANY as usize));
+    let gate = Watching(move || -> gate::Checked<'static> {
+        let together = together.clone();
+        Box::pin(async move {
+            together.wait().await;
+            Ok(())
+        })
+    });
     let fixture = Fixture::with_gate(Arc::new(gate)).await;
     let mut client = fixture.open().await;
     for id in (1..=MANY).rev() {
@@ -236,7 +220,9 @@ async fn watchers_of_a_stream_do_not_wait_for_one_another() {
 #[tokio::test]
 async fn a_watch_that_nobody_can_judge_ends_its_stream() {
     for start in [0, 1] {
-        let fixture = Fixture::with_gate(Arc::new(CutOff)).await;
+        let cut_off =
+            || -> gate::Checked<'static> { Box::pin(std::future::ready(Err(Error::TimedOut))) };
+        let fixture = Fixture::with_gate(Arc::new(Watching(cut_off))).await;
         let mut client = fixture.open().await;
         client.create(create("k", 1, start)).await;
         let status = client.next().await.expect_err("no answer");
