@@ -220,8 +220,9 @@ impl Hub {
         Ok(Self { owner })
     }
 
-    /// Hands over what has been committed, or only that it has been while nobody watches. Never waits. Revisions must come in ascending order;
-    /// ones that are missing are read from history, which must hold everything up to `visible`.
+    /// Hands over what has been committed, or only that it has been while nobody watches. Never waits.
+    /// Revisions must come in ascending order; ones that are missing are read from history, which must
+    /// hold everything up to `visible`.
     pub fn publish(&self, revisions: Vec<RevisionEvents>, visible: Visible) {
         let shared = &self.owner.shared;
         let mut dropped = 0;
