@@ -7,6 +7,20 @@ use crate::tls::client::ClientFiles;
 /// Flags for `https` and `unixs`.
 pub const FLAGS: [Flag; 4] =
     [value("cacert"), value("cert"), value("key"), switch("insecure-skip-tls-verify")];
+/// What a help text says of them.
+macro_rules! tls_help {
+    () => {
+        "\
+\x20     --cacert FILE      For https: authorities that its certificate must come from; the system's without.
+      --cert FILE        A certificate to show, and
+      --key FILE         its key.
+      --insecure-skip-tls-verify
+                         Take whatever certificate it shows.
+"
+    };
+}
+pub(crate) use tls_help;
+
 /// Where a server is asked unless told otherwise.
 pub const ENDPOINT: &str = "http://127.0.0.1:2379";
 

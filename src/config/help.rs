@@ -7,19 +7,17 @@ use super::value::Kind;
 use super::{ETCD_VERSION, VERSION};
 
 /// What there is to know of `leaseway health`.
-pub const HEALTH: &str = "\
+pub const HEALTH: &str = concat!(
+    "\
 \x20 leaseway health [--endpoint http://127.0.0.1:2379]
     Ask a running server whether it is ready (/readyz): exit code 0 if it is, else 1 and one line that
     says why.
 
       --endpoint URL     Where it is. Without a scheme: https if there is a flag for TLS, else http.
       --timeout 8s       How long to wait for the answer.
-      --cacert FILE      For https: authorities that its certificate must come from; the system's without.
-      --cert FILE        A certificate to show, and
-      --key FILE         its key.
-      --insecure-skip-tls-verify
-                         Take whatever certificate it shows.
-";
+",
+    super::asking::tls_help!(),
+);
 
 /// What the commands beside the server are for, in short.
 const COMMANDS: &str = "\

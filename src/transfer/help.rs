@@ -17,15 +17,13 @@ macro_rules! on_oxia {
 /// The flags for a server that is asked.
 macro_rules! asked {
     () => {
-        "\
+        concat!(
+            "\
 \x20     --user NAME:PASSWORD, or --user NAME --password PASSWORD
                          As whom it is asked.
-      --cacert FILE      For https: authorities that its certificate must come from; the system's without.
-      --cert FILE        A certificate to show, and
-      --key FILE         its key.
-      --insecure-skip-tls-verify
-                         Take whatever certificate it shows.
-"
+",
+            crate::config::asking::tls_help!()
+        )
     };
 }
 
