@@ -28,6 +28,14 @@ pub async fn in_time<T>(wait: impl Future<Output = T>) -> Result<T, ProposeError
     tokio::time::timeout(PATIENCE, wait).await.map_err(|_| ProposeError::TimedOut)
 }
 
+/// The same for an answer that does not come when everything stops.
+///
+/// # Errors
+/// [`ProposeError::TimedOut`]; [`ProposeError::Stopped`] for `None`.
+pub async fn answered<T>(wait: impl Future<Output = Option<T>>) -> Result<T, ProposeError> {
+    in_time(wait).await?.ok_or(ProposeError::Stopped)
+}
+
 /// Why a command has no outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProposeError {

@@ -45,17 +45,30 @@ async fn blocking<T: Send + 'static>(
     })
 }
 
+/// How a reader reads something for somebody.
+type Read<Q, T> = fn(&Reader, &Q, Option<&Authority>) -> Result<T, ReadError>;
+
+/// Reads `at_once`, on this thread, if that holds up nothing else; else as `waiting` does, on another.
+async fn read<Q: Clone + Send + 'static, T: Send + 'static>(
+    reader: &Reader,
+    request: &Q,
+    who: Option<Authority>,
+    (at_once, waiting): (Read<Q, Option<T>>, Read<Q, T>),
+) -> Result<Result<T, ReadError>, Status> {
+    if let Some(read) = at_once(reader, request, who.as_ref()).transpose() {
+        return Ok(read);
+    }
+    let (reader, request) = (reader.clone(), request.clone());
+    blocking(move || waiting(&reader, &request, who.as_ref())).await
+}
+
 /// Reads a range: on this thread if that holds up nothing else, and does not wait.
 pub(super) async fn read_range(
     reader: &Reader,
     request: &pb::RangeRequest,
     who: Option<Authority>,
 ) -> Result<Result<RangeReply, ReadError>, Status> {
-    if let Some(read) = reader.range_at_once(request, who.as_ref()).transpose() {
-        return Ok(read);
-    }
-    let (reader, request) = (reader.clone(), request.clone());
-    blocking(move || reader.range(&request, who.as_ref())).await
+    read(reader, request, who, (Reader::range_at_once, Reader::range)).await
 }
 
 /// The same for a transaction that only reads.
@@ -64,11 +77,7 @@ async fn read_txn(
     request: &pb::TxnRequest,
     who: Option<Authority>,
 ) -> Result<Result<pb::TxnResponse, ReadError>, Status> {
-    if let Some(read) = reader.txn_at_once(request, who.as_ref()).transpose() {
-        return Ok(read);
-    }
-    let (reader, request) = (reader.clone(), request.clone());
-    blocking(move || reader.txn(&request, who.as_ref())).await
+    read(reader, request, who, (Reader::txn_at_once, Reader::txn)).await
 }
 
 impl<L: Log, S: Sessions> KvService<L, S> {

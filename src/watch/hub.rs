@@ -230,14 +230,12 @@ impl Hub {
         if inbox.closed {
             return;
         }
-        inbox.target = inbox.target.max(visible.revision);
+        let newest = revisions.last().map_or(0, |newest| newest.revision);
+        inbox.target = inbox.target.max(visible.revision).max(newest);
         if !inbox.watched {
-            let newest = revisions.last().map_or(0, |newest| newest.revision);
-            inbox.target = inbox.target.max(newest);
             return;
         }
         for revision in revisions {
-            inbox.target = inbox.target.max(revision.revision);
             let size = events_size(&revision.events);
             if inbox.published_size + size > shared.settings.published_bytes {
                 dropped += 1;

@@ -14,7 +14,7 @@ use super::logger::Logger;
 use super::recover::{checkpoint, make_room};
 use super::wal::Wal;
 use crate::backend::compaction::CompactionTold;
-use crate::backend::{Log, Pending, ProposeError, in_time};
+use crate::backend::{Log, Pending, ProposeError, answered};
 use crate::keyspace::command::{Command, Outcome};
 use crate::keyspace::event::{RevisionEvents, Visible};
 use crate::keyspace::machine::Machine;
@@ -174,11 +174,11 @@ impl Log for LocalLog {
         let proposal = Request::Propose(Proposal { command, answer });
         let _pending = Pending::new(&self.stats.pending);
         // Behind a disk that does not answer. What is queued may still be done.
-        let ordered = async {
+        answered(async {
             self.queue.send(proposal).await.ok()?;
             wait.await.ok()
-        };
-        in_time(ordered).await?.ok_or(ProposeError::Stopped)
+        })
+        .await
     }
 
     async fn barrier(&self) -> Result<(), ProposeError> {

@@ -11,7 +11,7 @@ use super::propose::{self, Proposer, Request};
 use super::shard::{Means, Shard, Tip};
 use super::tail::Tail;
 use crate::backend::local::log::Publish;
-use crate::backend::{Halt, Log, PATIENCE, Pending, ProposeError};
+use crate::backend::{Halt, Log, Pending, ProposeError, answered};
 use crate::keyspace::command::{Command, Outcome};
 use crate::keyspace::gateways::{Founded, Gateways};
 use crate::keyspace::machine::Machine;
@@ -234,14 +234,6 @@ impl OxiaLog {
             let _ = tokio::time::timeout(FAREWELL, (self.leave)(me)).await;
         }
     }
-
-    async fn patiently<T>(&self, wait: impl Future<Output = Option<T>>) -> Result<T, ProposeError> {
-        match tokio::time::timeout(PATIENCE, wait).await {
-            Ok(Some(value)) => Ok(value),
-            Ok(None) => Err(ProposeError::Stopped),
-            Err(_) => Err(ProposeError::TimedOut),
-        }
-    }
 }
 
 impl Log for OxiaLog {
@@ -249,7 +241,7 @@ impl Log for OxiaLog {
         let (answer, wait) = oneshot::channel();
         let request = Request::Command(Box::new(command), answer);
         let _pending = Pending::new(&self.pending);
-        self.patiently(async {
+        answered(async {
             self.queue.send(request).await.ok()?;
             wait.await.ok()
         })
@@ -257,7 +249,7 @@ impl Log for OxiaLog {
     }
 
     async fn barrier(&self) -> Result<(), ProposeError> {
-        self.patiently(async {
+        answered(async {
             let tip = self.barriers.tip().await?;
             self.view.durable(tip.position).await;
             Some(())
